@@ -1,0 +1,6 @@
+# cython: freethreading_compatible=True
+"""Thin wrappers over the C core: check arguments, release the GIL, call the functions of the chosen SIMD level."""
+
+include "level.pxi"
+include "lse_int.pxi"
+include "normalize.pxi"

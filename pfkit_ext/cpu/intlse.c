@@ -1,0 +1,89 @@
+/* Included by level.c once a SIMD level. No fma and no float sum anywhere in this file: only the two IEEE operations of
+ * the exponent index touch floats. */
+#include "intlse.h"
+#include "simd.h"
+
+#define INT_SCALE_F32 (-94548.4609375f)       /* -65536 log2(e), rounded to float32 */
+#define INT_SCALE_F64 (-94548.4621996991)
+#define INT_LIMIT 4194304                      /* 64 * 65536: beyond it every weight is 0 */
+
+PF_INLINE u32x16 int_index_f32(f32x16 x, f32x16 m)
+{
+    f32x16 v = f32_mul(f32_sub(x, m), f32_set1(INT_SCALE_F32));
+    return f32_to_u32(f32_min(v, f32_set1((float)INT_LIMIT)));
+}
+PF_INLINE u32x16 int_index_f64(f64x16 x, f64x16 m)
+{
+    f64x16 v = f64_mul(f64_sub(x, m), f64_set1(INT_SCALE_F64));
+    return f64_to_u32(f64_min(v, f64_set1((double)INT_LIMIT)));
+}
+
+static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
+{
+    uint64_t lanes[16];
+    int count = acc64_store(lanes, acc);
+    for (int k = 0; k < count; k++) total = u128_add64(total, lanes[k]);
+    return total;
+}
+
+/* One body for both dtypes. F: f32 or f64; T: float or double. */
+#define INT_DEFINE(F, T)                                                                                               \
+    static T int_max_##F(const T *x, size_t n)                                                                         \
+    {                                                                                                                  \
+        F##x16 a = F##_set1(-(T)INFINITY), b = a;                                                                      \
+        pf_nan_##F nan_a = F##_nan_none(), nan_b = nan_a;                                                              \
+        size_t j = 0;                                                                                                  \
+        for (; j + 32 <= n; j += 32) {                                                                                 \
+            F##x16 x0 = F##_load(x + j), x1 = F##_load(x + j + 16);                                                    \
+            nan_a = F##_nan_note(nan_a, x0);                                                                           \
+            nan_b = F##_nan_note(nan_b, x1);                                                                           \
+            a = F##_max(a, x0);                                                                                        \
+            b = F##_max(b, x1);                                                                                        \
+        }                                                                                                              \
+        for (; j < n; j += 16) {                                                                                       \
+            F##x16 x0 = n - j < 16 ? F##_load_tail(x + j, n - j, -(T)INFINITY) : F##_load(x + j);                      \
+            nan_a = F##_nan_note(nan_a, x0);                                                                           \
+            a = F##_max(a, x0);                                                                                        \
+        }                                                                                                              \
+        if (F##_nan_any(nan_a) || F##_nan_any(nan_b)) return (T)NAN;                                                   \
+        return F##_fold_max(F##_max(a, b));                                                                            \
+    }                                                                                                                  \
+                                                                                                                       \
+    static pf_u128 int_total_##F(const T *x, size_t n, T m)                                                            \
+    {                                                                                                                  \
+        pf_u128 total = u128_from64(0);                                                                                \
+        const F##x16 mv = F##_set1(m);                                                                                 \
+        for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
+            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK, j = start;                                       \
+            pf_acc64 a = acc64_zero(), b = a;                                                                          \
+            for (; j + 32 <= end; j += 32) {                                                                           \
+                u32x16 i0 = int_index_##F(F##_load(x + j), mv), i1 = int_index_##F(F##_load(x + j + 16), mv);          \
+                u32x16 D0 = u32_deficit(i0), D1 = u32_deficit(i1);                                                     \
+                a = acc64_weights(a, i0, D0);                                                                          \
+                b = acc64_weights(b, i1, D1);                                                                          \
+            }                                                                                                          \
+            for (; j < end; j += 16) {                                                                                 \
+                F##x16 v = end - j < 16 ? F##_load_tail(x + j, end - j, -(T)INFINITY) : F##_load(x + j);               \
+                u32x16 i0 = int_index_##F(v, mv);                                                                      \
+                a = acc64_weights(a, i0, u32_deficit(i0));                                                             \
+            }                                                                                                          \
+            total = int_flush(int_flush(total, a), b);                                                                 \
+        }                                                                                                              \
+        return total;                                                                                                  \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void int_rows_##F(const T *x, size_t rows, size_t n, size_t step, T *out)                                   \
+    {                                                                                                                  \
+        for (size_t r = 0; r < rows; r++, x += step) {                                                                 \
+            T m = int_max_##F(x, n);                                                                                   \
+            out[r] = isfinite(m) ? (T)pf_log_total(int_total_##F(x, n, m), (double)m) : m;                             \
+        }                                                                                                              \
+    }
+
+#define pf_nan_f32 pf_nan32
+#define pf_nan_f64 pf_nan64
+INT_DEFINE(f32, float)
+INT_DEFINE(f64, double)
+
+#define PF_INTLSE_TABLE \
+    { int_max_f32, int_max_f64, int_total_f32, int_total_f64, int_rows_f32, int_rows_f64 }

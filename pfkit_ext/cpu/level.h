@@ -1,0 +1,17 @@
+/* One table of functions a SIMD level, chosen once at import. */
+#ifndef PF_LEVEL_H
+#define PF_LEVEL_H
+
+#include "intlse.h"
+#include "weights.h"
+
+typedef struct {
+    const char *name;
+    pf_intlse_table intlse;
+    pf_weights_table weights;
+} pf_level;
+
+/* The levels this CPU can run, best first; the last is the portable one. */
+const pf_level **pf_levels(int *count);
+
+#endif

@@ -1,0 +1,195 @@
+/* AVX2 + FMA: sixteen floats in two registers, sixteen doubles in four. Included by simd.h. */
+#include <immintrin.h>
+
+typedef struct { __m256 v[2]; } f32x16;
+typedef struct { __m256d v[4]; } f64x16;
+typedef struct { __m256i v[2]; } u32x16;
+typedef __m256 pf_nan32;
+typedef __m256d pf_nan64;
+typedef struct { __m256i v[4]; } pf_acc64;      /* 64-bit partial sums; which lane holds what is a level's own affair */
+
+#define PF_REPF PF_REP_2
+#define PF_REPD PF_REP_4
+#define PF_STEPF 8
+#define PF_STEPD 4
+#define PFF_LOAD _mm256_loadu_ps
+#define PFF_STORE _mm256_storeu_ps
+#define PFF_SET1 _mm256_set1_ps
+#define PFF_ADD _mm256_add_ps
+#define PFF_SUB _mm256_sub_ps
+#define PFF_MUL _mm256_mul_ps
+#define PFF_MIN _mm256_min_ps
+#define PFF_MAX _mm256_max_ps
+#define PFF_FMA _mm256_fmadd_ps
+#define PFD_LOAD _mm256_loadu_pd
+#define PFD_STORE _mm256_storeu_pd
+#define PFD_SET1 _mm256_set1_pd
+#define PFD_ADD _mm256_add_pd
+#define PFD_SUB _mm256_sub_pd
+#define PFD_MUL _mm256_mul_pd
+#define PFD_MIN _mm256_min_pd
+#define PFD_MAX _mm256_max_pd
+#define PFD_FMA _mm256_fmadd_pd
+#define PFI_LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
+#define PFI_STORE(p, a) _mm256_storeu_si256((__m256i *)(p), a)
+#define PFI_SET1(s) _mm256_set1_epi32((int)(s))
+#define PFI_ADD _mm256_add_epi32
+#define PFI_SUB _mm256_sub_epi32
+
+PF_INLINE pf_nan32 f32_nan_none(void) { return _mm256_setzero_ps(); }
+PF_INLINE pf_nan64 f64_nan_none(void) { return _mm256_setzero_pd(); }
+PF_INLINE pf_nan32 f32_nan_note(pf_nan32 acc, f32x16 a)      /* unordered(x, y) is true if either is NaN */
+{
+    return _mm256_or_ps(acc, _mm256_cmp_ps(a.v[0], a.v[1], _CMP_UNORD_Q));
+}
+PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a)
+{
+    return _mm256_or_pd(acc, _mm256_or_pd(_mm256_cmp_pd(a.v[0], a.v[1], _CMP_UNORD_Q),
+                                          _mm256_cmp_pd(a.v[2], a.v[3], _CMP_UNORD_Q)));
+}
+PF_INLINE int f32_nan_any(pf_nan32 acc) { return _mm256_movemask_ps(acc) != 0; }
+PF_INLINE int f64_nan_any(pf_nan64 acc) { return _mm256_movemask_pd(acc) != 0; }
+
+/* value where x >= limit, else +0 */
+PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
+{
+    f32x16 r;
+    for (int k = 0; k < 2; k++)
+        r.v[k] = _mm256_and_ps(value.v[k], _mm256_cmp_ps(x.v[k], limit.v[k], _CMP_GE_OQ));
+    return r;
+}
+PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
+{
+    f64x16 r;
+    for (int k = 0; k < 4; k++)
+        r.v[k] = _mm256_and_pd(value.v[k], _mm256_cmp_pd(x.v[k], limit.v[k], _CMP_GE_OQ));
+    return r;
+}
+
+/* bits of a shifted left by 23 (52), read as a float: 2^n when the low bits of a hold n + 127 (n + 1023). */
+PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
+{
+    f32x16 r;
+    for (int k = 0; k < 2; k++) r.v[k] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.v[k]), 23));
+    return r;
+}
+PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
+{
+    f64x16 r;
+    for (int k = 0; k < 4; k++) r.v[k] = _mm256_castsi256_pd(_mm256_slli_epi64(_mm256_castpd_si256(a.v[k]), 52));
+    return r;
+}
+
+PF_INLINE f64x16 f32_to_f64(f32x16 a)
+{
+    f64x16 r;
+    r.v[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[0]));
+    r.v[1] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[0], 1));
+    r.v[2] = _mm256_cvtps_pd(_mm256_castps256_ps128(a.v[1]));
+    r.v[3] = _mm256_cvtps_pd(_mm256_extractf128_ps(a.v[1], 1));
+    return r;
+}
+PF_INLINE f32x16 f64_to_f32(f64x16 a)
+{
+    f32x16 r;
+    r.v[0] = _mm256_set_m128(_mm256_cvtpd_ps(a.v[1]), _mm256_cvtpd_ps(a.v[0]));
+    r.v[1] = _mm256_set_m128(_mm256_cvtpd_ps(a.v[3]), _mm256_cvtpd_ps(a.v[2]));
+    return r;
+}
+/* nearest integer, ties to even; the value is known to fit 31 bits */
+PF_INLINE u32x16 f32_to_u32(f32x16 a)
+{
+    u32x16 r;
+    for (int k = 0; k < 2; k++) r.v[k] = _mm256_cvtps_epi32(a.v[k]);
+    return r;
+}
+PF_INLINE u32x16 f64_to_u32(f64x16 a)
+{
+    u32x16 r;
+    r.v[0] = _mm256_set_m128i(_mm256_cvtpd_epi32(a.v[1]), _mm256_cvtpd_epi32(a.v[0]));
+    r.v[1] = _mm256_set_m128i(_mm256_cvtpd_epi32(a.v[3]), _mm256_cvtpd_epi32(a.v[2]));
+    return r;
+}
+PF_INLINE f64x16 u32_to_f64(u32x16 a)             /* below 2^31 */
+{
+    f64x16 r;
+    r.v[0] = _mm256_cvtepi32_pd(_mm256_castsi256_si128(a.v[0]));
+    r.v[1] = _mm256_cvtepi32_pd(_mm256_extracti128_si256(a.v[0], 1));
+    r.v[2] = _mm256_cvtepi32_pd(_mm256_castsi256_si128(a.v[1]));
+    r.v[3] = _mm256_cvtepi32_pd(_mm256_extracti128_si256(a.v[1], 1));
+    return r;
+}
+
+/* ---- the integer exponential: i is a Q16.16 exponent index ------------------------------------------------- */
+
+/* D(F) in 16-bit lanes: the fractions of both registers share one vector, low halves v[0], high halves v[1]. */
+PF_INLINE u32x16 u32_deficit(u32x16 i)
+{
+    __m256i F = _mm256_blend_epi16(i.v[0], _mm256_slli_epi32(i.v[1], 16), 0xAA);
+    __m256i p = _mm256_mulhi_epu16(F, _mm256_sub_epi16(_mm256_setzero_si256(), F));
+    __m256i q = _mm256_sub_epi16(_mm256_set1_epi16(3030), _mm256_mulhi_epu16(F, _mm256_set1_epi16(439)));
+    __m256i d = _mm256_mulhi_epu16(F, q);
+    __m256i D = _mm256_add_epi16(F, _mm256_mulhrs_epi16(p, _mm256_sub_epi16(_mm256_set1_epi16(12650), d)));
+    u32x16 r;
+    r.v[0] = _mm256_and_si256(D, _mm256_set1_epi32(0xffff));
+    r.v[1] = _mm256_srli_epi32(D, 16);
+    return r;
+}
+
+PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+{
+    u32x16 r;
+    for (int k = 0; k < 2; k++) {
+        __m256i M = _mm256_sub_epi32(_mm256_set1_epi32((int)0xFFFFFFFEu), _mm256_slli_epi32(D.v[k], 15));
+        M = _mm256_srlv_epi32(M, _mm256_srli_epi32(i.v[k], 16));
+        r.v[k] = _mm256_srli_epi32(_mm256_add_epi32(M, _mm256_set1_epi32(1)), 1);
+    }
+    return r;
+}
+
+PF_INLINE pf_acc64 acc64_zero(void)
+{
+    pf_acc64 r;
+    for (int k = 0; k < 4; k++) r.v[k] = _mm256_setzero_si256();
+    return r;
+}
+/* acc += the sixteen 64-bit weights ((2^20 - 8 D) << 32) >> s; modular, so at most 2^11 calls between flushes */
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+{
+    const __m256i high = _mm256_set1_epi64x((long long)0xffffffff00000000ull);
+    for (int k = 0; k < 2; k++) {
+        __m256i M = _mm256_sub_epi32(_mm256_set1_epi32(1 << 20), _mm256_slli_epi32(D.v[k], 3));
+        __m256i s = _mm256_srli_epi32(i.v[k], 16);
+        __m256i even = _mm256_srlv_epi64(_mm256_slli_epi64(M, 32), _mm256_and_si256(s, _mm256_set1_epi64x(0xffff)));
+        __m256i odd = _mm256_srlv_epi64(_mm256_and_si256(M, high), _mm256_srli_epi64(s, 32));
+        acc.v[2 * k] = _mm256_add_epi64(acc.v[2 * k], even);
+        acc.v[2 * k + 1] = _mm256_add_epi64(acc.v[2 * k + 1], odd);
+    }
+    return acc;
+}
+PF_INLINE pf_acc64 acc64_add_u32(pf_acc64 acc, u32x16 w)
+{
+    const __m256i low = _mm256_set1_epi64x(0xffffffffll);
+    for (int k = 0; k < 2; k++) {
+        acc.v[k] = _mm256_add_epi64(acc.v[k], _mm256_and_si256(w.v[k], low));
+        acc.v[k + 2] = _mm256_add_epi64(acc.v[k + 2], _mm256_srli_epi64(w.v[k], 32));
+    }
+    return acc;
+}
+/* modular sum of w^2 in `low`, sum of w^2 >> 32 in `high`: together they determine the exact sum (weights.c) */
+PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
+{
+    for (int k = 0; k < 2; k++) {
+        __m256i odd = _mm256_srli_epi64(w.v[k], 32);
+        __m256i a = _mm256_mul_epu32(w.v[k], w.v[k]), b = _mm256_mul_epu32(odd, odd);
+        low->v[k] = _mm256_add_epi64(low->v[k], a);
+        low->v[k + 2] = _mm256_add_epi64(low->v[k + 2], b);
+        high->v[k] = _mm256_add_epi64(high->v[k], _mm256_srli_epi64(a, 32));
+        high->v[k + 2] = _mm256_add_epi64(high->v[k + 2], _mm256_srli_epi64(b, 32));
+    }
+}
+PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)        /* number of 64-bit words written, at most 16 */
+{
+    for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(out + 4 * k), acc.v[k]);
+    return 16;
+}

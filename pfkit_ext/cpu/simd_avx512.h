@@ -1,0 +1,167 @@
+/* AVX-512 (F, BW, DQ, VL): sixteen floats in one register, sixteen doubles in two. Included by simd.h. */
+#include <immintrin.h>
+
+typedef struct { __m512 v[1]; } f32x16;
+typedef struct { __m512d v[2]; } f64x16;
+typedef struct { __m512i v[1]; } u32x16;
+typedef __mmask16 pf_nan32;
+typedef __mmask8 pf_nan64;
+typedef struct { __m512i v[2]; } pf_acc64;
+
+#define PF_REPF PF_REP_1
+#define PF_REPD PF_REP_2
+#define PF_STEPF 16
+#define PF_STEPD 8
+#define PFF_LOAD _mm512_loadu_ps
+#define PFF_STORE _mm512_storeu_ps
+#define PFF_SET1 _mm512_set1_ps
+#define PFF_ADD _mm512_add_ps
+#define PFF_SUB _mm512_sub_ps
+#define PFF_MUL _mm512_mul_ps
+#define PFF_MIN _mm512_min_ps
+#define PFF_MAX _mm512_max_ps
+#define PFF_FMA _mm512_fmadd_ps
+#define PFD_LOAD _mm512_loadu_pd
+#define PFD_STORE _mm512_storeu_pd
+#define PFD_SET1 _mm512_set1_pd
+#define PFD_ADD _mm512_add_pd
+#define PFD_SUB _mm512_sub_pd
+#define PFD_MUL _mm512_mul_pd
+#define PFD_MIN _mm512_min_pd
+#define PFD_MAX _mm512_max_pd
+#define PFD_FMA _mm512_fmadd_pd
+#define PFI_LOAD(p) _mm512_loadu_si512((const void *)(p))
+#define PFI_STORE(p, a) _mm512_storeu_si512((void *)(p), a)
+#define PFI_SET1(s) _mm512_set1_epi32((int)(s))
+#define PFI_ADD _mm512_add_epi32
+#define PFI_SUB _mm512_sub_epi32
+
+PF_INLINE pf_nan32 f32_nan_none(void) { return 0; }
+PF_INLINE pf_nan64 f64_nan_none(void) { return 0; }
+PF_INLINE pf_nan32 f32_nan_note(pf_nan32 acc, f32x16 a)
+{
+    return (pf_nan32)(acc | _mm512_cmp_ps_mask(a.v[0], a.v[0], _CMP_UNORD_Q));
+}
+PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a)
+{
+    return (pf_nan64)(acc | _mm512_cmp_pd_mask(a.v[0], a.v[1], _CMP_UNORD_Q));
+}
+PF_INLINE int f32_nan_any(pf_nan32 acc) { return acc != 0; }
+PF_INLINE int f64_nan_any(pf_nan64 acc) { return acc != 0; }
+
+PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
+{
+    f32x16 r;
+    r.v[0] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v[0], limit.v[0], _CMP_GE_OQ), value.v[0]);
+    return r;
+}
+PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
+{
+    f64x16 r;
+    for (int k = 0; k < 2; k++)
+        r.v[k] = _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x.v[k], limit.v[k], _CMP_GE_OQ), value.v[k]);
+    return r;
+}
+PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
+{
+    f32x16 r;
+    r.v[0] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v[0]), 23));
+    return r;
+}
+PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
+{
+    f64x16 r;
+    for (int k = 0; k < 2; k++) r.v[k] = _mm512_castsi512_pd(_mm512_slli_epi64(_mm512_castpd_si512(a.v[k]), 52));
+    return r;
+}
+PF_INLINE f64x16 f32_to_f64(f32x16 a)
+{
+    f64x16 r;
+    r.v[0] = _mm512_cvtps_pd(_mm512_castps512_ps256(a.v[0]));
+    r.v[1] = _mm512_cvtps_pd(_mm512_extractf32x8_ps(a.v[0], 1));
+    return r;
+}
+PF_INLINE f32x16 f64_to_f32(f64x16 a)
+{
+    f32x16 r;
+    r.v[0] = _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(a.v[0])), _mm512_cvtpd_ps(a.v[1]), 1);
+    return r;
+}
+PF_INLINE u32x16 f32_to_u32(f32x16 a)
+{
+    u32x16 r;
+    r.v[0] = _mm512_cvtps_epi32(a.v[0]);
+    return r;
+}
+PF_INLINE u32x16 f64_to_u32(f64x16 a)
+{
+    u32x16 r;
+    r.v[0] = _mm512_inserti32x8(_mm512_castsi256_si512(_mm512_cvtpd_epi32(a.v[0])), _mm512_cvtpd_epi32(a.v[1]), 1);
+    return r;
+}
+PF_INLINE f64x16 u32_to_f64(u32x16 a)
+{
+    f64x16 r;
+    r.v[0] = _mm512_cvtepi32_pd(_mm512_castsi512_si256(a.v[0]));
+    r.v[1] = _mm512_cvtepi32_pd(_mm512_extracti32x8_epi32(a.v[0], 1));
+    return r;
+}
+
+/* D(F) with the sixteen fractions in one 256-bit vector of 16-bit lanes. */
+PF_INLINE u32x16 u32_deficit(u32x16 i)
+{
+    __m256i F = _mm512_cvtepi32_epi16(i.v[0]);
+    __m256i p = _mm256_mulhi_epu16(F, _mm256_sub_epi16(_mm256_setzero_si256(), F));
+    __m256i q = _mm256_sub_epi16(_mm256_set1_epi16(3030), _mm256_mulhi_epu16(F, _mm256_set1_epi16(439)));
+    __m256i d = _mm256_mulhi_epu16(F, q);
+    __m256i D = _mm256_add_epi16(F, _mm256_mulhrs_epi16(p, _mm256_sub_epi16(_mm256_set1_epi16(12650), d)));
+    u32x16 r;
+    r.v[0] = _mm512_cvtepu16_epi32(D);
+    return r;
+}
+PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+{
+    u32x16 r;
+    __m512i M = _mm512_sub_epi32(_mm512_set1_epi32((int)0xFFFFFFFEu), _mm512_slli_epi32(D.v[0], 15));
+    M = _mm512_srlv_epi32(M, _mm512_srli_epi32(i.v[0], 16));
+    r.v[0] = _mm512_srli_epi32(_mm512_add_epi32(M, _mm512_set1_epi32(1)), 1);
+    return r;
+}
+PF_INLINE pf_acc64 acc64_zero(void)
+{
+    pf_acc64 r;
+    r.v[0] = r.v[1] = _mm512_setzero_si512();
+    return r;
+}
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+{
+    const __m512i high = _mm512_set1_epi64((long long)0xffffffff00000000ull);
+    __m512i M = _mm512_sub_epi32(_mm512_set1_epi32(1 << 20), _mm512_slli_epi32(D.v[0], 3));
+    __m512i s = _mm512_srli_epi32(i.v[0], 16);
+    __m512i even = _mm512_srlv_epi64(_mm512_slli_epi64(M, 32), _mm512_and_si512(s, _mm512_set1_epi64(0xffff)));
+    __m512i odd = _mm512_srlv_epi64(_mm512_and_si512(M, high), _mm512_srli_epi64(s, 32));
+    acc.v[0] = _mm512_add_epi64(acc.v[0], even);
+    acc.v[1] = _mm512_add_epi64(acc.v[1], odd);
+    return acc;
+}
+PF_INLINE pf_acc64 acc64_add_u32(pf_acc64 acc, u32x16 w)
+{
+    acc.v[0] = _mm512_add_epi64(acc.v[0], _mm512_and_si512(w.v[0], _mm512_set1_epi64(0xffffffffll)));
+    acc.v[1] = _mm512_add_epi64(acc.v[1], _mm512_srli_epi64(w.v[0], 32));
+    return acc;
+}
+PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
+{
+    __m512i odd = _mm512_srli_epi64(w.v[0], 32);
+    __m512i a = _mm512_mul_epu32(w.v[0], w.v[0]), b = _mm512_mul_epu32(odd, odd);
+    low->v[0] = _mm512_add_epi64(low->v[0], a);
+    low->v[1] = _mm512_add_epi64(low->v[1], b);
+    high->v[0] = _mm512_add_epi64(high->v[0], _mm512_srli_epi64(a, 32));
+    high->v[1] = _mm512_add_epi64(high->v[1], _mm512_srli_epi64(b, 32));
+}
+PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)
+{
+    _mm512_storeu_si512((void *)out, acc.v[0]);
+    _mm512_storeu_si512((void *)(out + 8), acc.v[1]);
+    return 16;
+}

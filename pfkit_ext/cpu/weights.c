@@ -1,0 +1,104 @@
+/* Included by level.c after intlse.c. No fma, no float sums: all reductions are integers. */
+#include "weights.h"
+
+static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
+{
+    uint64_t a[16], b[16];
+    int count = acc64_store(a, low);
+    acc64_store(b, high);
+    pf_u128 total = u128_from64(0);
+    for (int k = 0; k < count; k++) {
+        /* sum = b 2^32 + e with e < count 2^32, and sum = a mod 2^64: e is their difference mod 2^64 */
+        total = u128_add(total, u128_shl(u128_from64(b[k]), 32));
+        total = u128_add64(total, a[k] - (b[k] << 32));
+    }
+    return total;
+}
+
+#define WEIGHTS_STEP(F, v, store)                                                                                      \
+    {                                                                                                                  \
+        u32x16 i = int_index_##F(v, mv), D = u32_deficit(i), q = u32_weights32(i, D);                                  \
+        logs = acc64_weights(logs, i, D);                                                                              \
+        sum = acc64_add_u32(sum, q);                                                                                   \
+        acc64_add_squares(&low, &high, q);                                                                             \
+        store;                                                                                                         \
+    }
+
+#define WEIGHTS_DEFINE(F, T)                                                                                           \
+    static void weights_int32_##F(const T *x, size_t n, T m, uint32_t *w, pf_norm *out)                                \
+    {                                                                                                                  \
+        pf_u128 total = u128_from64(0);                                                                                \
+        pf_acc64 sum = acc64_zero(), low = sum, high = sum;                                                            \
+        const F##x16 mv = F##_set1(m);                                                                                 \
+        size_t padded = 0;                                                                                             \
+        for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
+            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK, j = start;                                       \
+            pf_acc64 logs = acc64_zero();                                                                              \
+            for (; j + 16 <= end; j += 16) WEIGHTS_STEP(F, F##_load(x + j), u32_store(w + j, q))                       \
+            if (j < end) {                                                                                             \
+                padded = end - j;                                                                                      \
+                WEIGHTS_STEP(F, F##_load_tail(x + j, padded, -(T)INFINITY), u32_store_tail(w + j, q, padded))          \
+            }                                                                                                          \
+            total = int_flush(total, logs);                                                                            \
+        }                                                                                                              \
+        uint64_t S = u128_lo(int_flush(u128_from64(0), sum));                                                          \
+        out->sum = u128_from64(S);                                                                                     \
+        out->maximum = (double)m;                                                                                      \
+        out->log_norm = pf_log_total(total, (double)m);                                                                \
+        out->ess = pf_ess32(S, exact_squares(low, high));                                                              \
+        out->scale = 1.0 / (double)S;                                                                                  \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void weights_int64_##F(const T *x, size_t n, T m, uint64_t *w, pf_norm *out)                                \
+    {                                                                                                                  \
+        pf_u128 S = u128_from64(0);                                                                                    \
+        pf_u192 Q = {0, u128_from64(0)};                                                                               \
+        const F##x16 mv = F##_set1(m);                                                                                 \
+        for (size_t j = 0; j < n; j += 16) {                                                                           \
+            size_t count = n - j < 16 ? n - j : 16;                                                                    \
+            u32x16 i = int_index_##F(count < 16 ? F##_load_tail(x + j, count, -(T)INFINITY) : F##_load(x + j), mv);    \
+            uint32_t index[16], deficit[16];                                                                           \
+            u32_store(index, i);                                                                                       \
+            u32_store(deficit, u32_deficit(i));                                                                        \
+            for (size_t k = 0; k < count; k++) {                                                                       \
+                uint32_t s = index[k] >> 16;                                                                           \
+                uint64_t M = (uint64_t)((1u << 20) - (deficit[k] << 3)) << 32;                                         \
+                uint64_t q = s > 63u ? 0u : M >> s;                                                                    \
+                w[j + k] = q;                                                                                          \
+                S = u128_add64(S, q);                                                                                  \
+                u192_add(&Q, u128_mul64(q, q));                                                                        \
+            }                                                                                                          \
+        }                                                                                                              \
+        out->sum = S;                                                                                                  \
+        out->maximum = (double)m;                                                                                      \
+        out->log_norm = pf_log_total(S, (double)m);                                                                    \
+        out->ess = pf_ess_wide(S, Q);                                                                                  \
+        out->scale = 1.0 / u128_to_double(S);                                                                          \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void weights_scale64_##F(const uint64_t *w, size_t n, double scale, T *W)                                   \
+    {                                                                                                                  \
+        for (size_t j = 0; j < n; j++) W[j] = (T)((double)(int64_t)w[j] * scale);                                      \
+    }
+
+WEIGHTS_DEFINE(f32, float)
+WEIGHTS_DEFINE(f64, double)
+
+static void weights_scale32_f32(const uint32_t *w, size_t n, double scale, float *W)
+{
+    const f64x16 s = f64_set1(scale);
+    size_t j = 0;
+    for (; j + 16 <= n; j += 16) f32_store(W + j, f64_to_f32(f64_mul(u32_to_f64(u32_load(w + j)), s)));
+    for (; j < n; j++) W[j] = (float)((double)w[j] * scale);
+}
+static void weights_scale32_f64(const uint32_t *w, size_t n, double scale, double *W)
+{
+    const f64x16 s = f64_set1(scale);
+    size_t j = 0;
+    for (; j + 16 <= n; j += 16) f64_store(W + j, f64_mul(u32_to_f64(u32_load(w + j)), s));
+    for (; j < n; j++) W[j] = (double)w[j] * scale;
+}
+
+#define PF_WEIGHTS_TABLE                                                                                               \
+    { weights_int32_f32, weights_int32_f64, weights_int64_f32, weights_int64_f64,                                      \
+      weights_scale32_f32, weights_scale32_f64, weights_scale64_f32, weights_scale64_f64 }

@@ -1,0 +1,83 @@
+import os
+
+import numpy as np
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.math cimport isfinite, isnan, INFINITY, NAN
+
+
+cdef extern from "u128.h" nogil:
+    ctypedef struct pf_u128:
+        pass
+    pf_u128 u128_make(uint64_t hi, uint64_t lo)
+    uint64_t u128_hi(pf_u128 a)
+    uint64_t u128_lo(pf_u128 a)
+
+cdef extern from "intlse.h" nogil:
+    ctypedef struct pf_intlse_table:
+        float (*max_f32)(const float *x, size_t n) noexcept nogil
+        double (*max_f64)(const double *x, size_t n) noexcept nogil
+        pf_u128 (*total_f32)(const float *x, size_t n, float m) noexcept nogil
+        pf_u128 (*total_f64)(const double *x, size_t n, double m) noexcept nogil
+        void (*rows_f32)(const float *x, size_t rows, size_t n, size_t step, float *out) noexcept nogil
+        void (*rows_f64)(const double *x, size_t rows, size_t n, size_t step, double *out) noexcept nogil
+    double pf_log_total(pf_u128 T, double m)
+
+cdef extern from "weights.h" nogil:
+    size_t PF_WEIGHTS32_MAX
+    ctypedef struct pf_norm:
+        pf_u128 sum
+        double maximum
+        double log_norm
+        double ess
+        double scale
+    ctypedef struct pf_weights_table:
+        void (*int32_f32)(const float *x, size_t n, float m, uint32_t *w, pf_norm *out) noexcept nogil
+        void (*int32_f64)(const double *x, size_t n, double m, uint32_t *w, pf_norm *out) noexcept nogil
+        void (*int64_f32)(const float *x, size_t n, float m, uint64_t *w, pf_norm *out) noexcept nogil
+        void (*int64_f64)(const double *x, size_t n, double m, uint64_t *w, pf_norm *out) noexcept nogil
+        void (*scale32_f32)(const uint32_t *w, size_t n, double scale, float *W) noexcept nogil
+        void (*scale32_f64)(const uint32_t *w, size_t n, double scale, double *W) noexcept nogil
+        void (*scale64_f32)(const uint64_t *w, size_t n, double scale, float *W) noexcept nogil
+        void (*scale64_f64)(const uint64_t *w, size_t n, double scale, double *W) noexcept nogil
+
+cdef extern from "level.h" nogil:
+    ctypedef struct pf_level:
+        const char *name
+        pf_intlse_table intlse
+        pf_weights_table weights
+    const pf_level **pf_levels(int *count)
+
+
+cdef const pf_level *_level = NULL
+
+
+def levels():
+    """Names of the SIMD levels this processor can run, best first."""
+    cdef int count = 0
+    cdef const pf_level **found = pf_levels(&count)
+    return tuple((<bytes>found[k].name).decode() for k in range(count))
+
+
+def simd_level():
+    """Name of the SIMD level in use, chosen at import (PFKIT_SIMD overrides the choice)."""
+    return (<bytes>_level.name).decode()
+
+
+def _choose():
+    global _level
+    cdef int count = 0
+    cdef const pf_level **found = pf_levels(&count)
+    names = levels()
+    want = os.environ.get("PFKIT_SIMD", "").strip().lower() or names[0]
+    if want not in names:
+        raise ImportError(f"PFKIT_SIMD={want!r}: this processor and build can run {', '.join(names)}")
+    _level = found[names.index(want)]
+
+
+_choose()
+
+
+cdef inline object _as_int(pf_u128 a):
+    return (int(u128_hi(a)) << 64) | int(u128_lo(a))

@@ -1,0 +1,94 @@
+# Rows, scalars and the normalisation of log-weights: the entry points every kernel shares.
+
+
+def lse_rows(a, kind, out=None):
+    """Log-sum-exp of each row of `a` (rows, n), C-contiguous float32 or float64; `kind` names a compiled kernel."""
+    if a.ndim != 2 or a.dtype not in (np.float32, np.float64):
+        raise TypeError(f"lse_rows takes a 2-D float32 or float64 array, not {a.ndim}-D {a.dtype}")
+    if out is None:
+        out = np.empty(a.shape[0], a.dtype)
+    if kind == "int":
+        _int_rows(a, out)
+    else:
+        raise ValueError(f"no compiled kernel {kind!r}")
+    return out
+
+
+def lse_1d(a, kind):
+    """Log-sum-exp of a 1-D contiguous float32 or float64 array as a NumPy scalar: the shortest path from Python."""
+    cdef const float[::1] a32
+    cdef const double[::1] a64
+    cdef double value = -INFINITY
+    cdef size_t n
+    if a.dtype == np.float32:
+        a32 = a
+        n = a32.shape[0]
+        if n:
+            with nogil:
+                value = _int_lse_f32(&a32[0], n)
+        return np.float32(value)
+    a64 = a
+    n = a64.shape[0]
+    if n:
+        with nogil:
+            value = _int_lse_f64(&a64[0], n)
+    return np.float64(value)
+
+
+def normalize(log_w, kind, weights=None):
+    """(weights, log_norm, ess, ints) of the 1-D log-weights `log_w`; each is exponentiated once.
+
+    ints: the integer weights of kind "int" (uint32 to 2**20 particles, uint64 beyond), None for "fuse".
+    All -inf: weights 0, log_norm -inf, ess 0. NaN: log_norm NaN. +inf: log_norm +inf. In both the weights are NaN.
+    """
+    if log_w.ndim != 1 or log_w.dtype not in (np.float32, np.float64):
+        raise TypeError(f"normalize takes a 1-D float32 or float64 array, not {log_w.ndim}-D {log_w.dtype}")
+    if weights is None:
+        weights = np.empty_like(log_w)
+    if kind != "int":
+        raise ValueError(f"no compiled normalisation {kind!r}")
+    cdef size_t n = log_w.shape[0]
+    cdef bint wide = n > PF_WEIGHTS32_MAX
+    ints = np.empty(n, np.uint64 if wide else np.uint32)
+    cdef const float[::1] x32
+    cdef const double[::1] x64
+    cdef float[::1] W32
+    cdef double[::1] W64
+    cdef uint32_t[::1] w32
+    cdef uint64_t[::1] w64
+    cdef pf_norm norm
+    cdef double m = -INFINITY
+    if wide:
+        w64 = ints
+    else:
+        w32 = ints
+    if log_w.dtype == np.float32:
+        x32, W32 = log_w, weights
+        if n:
+            with nogil:
+                m = _level.intlse.max_f32(&x32[0], n)
+                if isfinite(m):
+                    if wide:
+                        _level.weights.int64_f32(&x32[0], n, <float>m, &w64[0], &norm)
+                        _level.weights.scale64_f32(&w64[0], n, norm.scale, &W32[0])
+                    else:
+                        _level.weights.int32_f32(&x32[0], n, <float>m, &w32[0], &norm)
+                        _level.weights.scale32_f32(&w32[0], n, norm.scale, &W32[0])
+    else:
+        x64, W64 = log_w, weights
+        if n:
+            with nogil:
+                m = _level.intlse.max_f64(&x64[0], n)
+                if isfinite(m):
+                    if wide:
+                        _level.weights.int64_f64(&x64[0], n, m, &w64[0], &norm)
+                        _level.weights.scale64_f64(&w64[0], n, norm.scale, &W64[0])
+                    else:
+                        _level.weights.int32_f64(&x64[0], n, m, &w32[0], &norm)
+                        _level.weights.scale32_f64(&w32[0], n, norm.scale, &W64[0])
+    if not isfinite(m):
+        ints[...] = 0
+        weights[...] = 0.0 if m == -INFINITY else np.nan
+        return weights, m, 0.0 if m == -INFINITY else np.nan, ints
+    log_norm = float(np.float32(norm.log_norm)) if log_w.dtype == np.float32 else norm.log_norm
+    return weights, log_norm, norm.ess, ints

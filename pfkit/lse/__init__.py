@@ -1,0 +1,16 @@
+"""The log-sum-exp layer: one function behind several kernels, and the state that can be cut, shipped and joined."""
+
+from .api import LogNormalized, log_normalize, logcumsumexp, logsumexp
+from .kernels import Kernel, explain, kernels
+from .state import LSEState
+
+__all__ = [
+    "Kernel",
+    "LSEState",
+    "LogNormalized",
+    "explain",
+    "kernels",
+    "log_normalize",
+    "logcumsumexp",
+    "logsumexp",
+]

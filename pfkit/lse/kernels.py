@@ -1,0 +1,258 @@
+"""The table of log-sum-exp kernels: what each name runs, on which device, how wrong it can be, and whether it can run here.
+
+Every function that takes ``lse=`` takes a name of this table::
+
+    >>> import pfkit
+    >>> [k.name for k in pfkit.kernels() if k.order_free and k.device == "cpu"]
+    ['int']
+    >>> pfkit.kernels()[1].error_bound(100_000, "float64")      # nats  # doctest: +SKIP
+    1.839e-05
+
+An error bound is a promise about one call: with n terms, ``|computed - exact|`` is at most the bound plus one rounding
+of the result to its dtype. The baselines (``"numpy"``, ``"scipy"``, ``"torch"``) are there to be compared with and carry
+no promise of ours.
+
+A module ``pfkit.lse.cuda`` that defines ``kernel_rows() -> list[Kernel]`` adds its rows to the table; it must not import
+torch to do so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+#: Compiled kernels for NumPy arrays, in the order of the table.
+COMPILED = ("fuse", "int", "int-pairwise")
+#: Other people's log-sum-exp behind the same name.
+BASELINES = ("numpy", "scipy", "torch")
+#: Names that run on CUDA tensors only.
+CUDA_ONLY = ("fuse16", "int16")
+
+ErrorBound = Callable[[int, np.dtype], "float | None"]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One row of :func:`kernels`.
+
+    Attributes
+    ----------
+    name : str
+        What ``lse=`` accepts.
+    device : str
+        ``"cpu"`` or ``"cuda"``.
+    dtypes : tuple of str
+        Dtypes computed natively. Others are converted first (float16 and bfloat16 to float32, integers to float64).
+    order_free : bool
+        Whether the result is the same bits for every order, chunking, thread count and SIMD level.
+    doc : str
+        One sentence.
+    available : bool
+        Whether it can run in this process.
+    reason : str
+        Why not, and what would help; empty when available.
+    """
+
+    name: str
+    device: str
+    dtypes: tuple[str, ...]
+    order_free: bool
+    doc: str
+    available: bool = True
+    reason: str = ""
+    bound: ErrorBound | None = field(default=None, repr=False, compare=False)
+
+    def error_bound(self, n: int, dtype: str | np.dtype = "float64") -> float | None:
+        """Proven bound, in nats, on the error of the LSE of `n` terms before its one rounding to `dtype`.
+
+        Parameters
+        ----------
+        n : int
+            Number of terms, at least 1.
+        dtype : str or dtype
+            Dtype of the input; float16 and bfloat16 are computed as float32, integers as float64.
+
+        Returns
+        -------
+        float or None
+            None where nothing is proven (the baselines).
+
+        Raises
+        ------
+        ValueError
+            If `n` is less than 1.
+        TypeError
+            If `dtype` is not a real floating or integer dtype.
+        """
+        if n < 1:
+            raise ValueError(f"n must be at least 1, got {n}")
+        return None if self.bound is None else self.bound(int(n), compute_dtype(np.dtype(dtype)))
+
+
+def compute_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype a compiled kernel works in for input of `dtype`: float32 for 16-bit floats, float64 for the rest.
+
+    Raises
+    ------
+    TypeError
+        For complex, object, string, date and structured dtypes.
+    """
+    if dtype == np.float32 or dtype == np.float16 or is_bfloat16(dtype):
+        return np.dtype(np.float32)
+    if dtype.kind in "fiub":
+        return np.dtype(np.float64)
+    raise TypeError(
+        f"log-sum-exp of dtype {dtype} is not defined; accepted are real floating dtypes (bfloat16 included), "
+        "integers and booleans, and for logsumexp also complex dtypes"
+    )
+
+
+def is_bfloat16(dtype: np.dtype) -> bool:
+    """Whether `dtype` is the bfloat16 that ml_dtypes adds to NumPy (its kind is "V", like a structured dtype's)."""
+    return dtype.name == "bfloat16"
+
+
+# --- proven bounds ---------------------------------------------------------------------------------------------------
+
+
+def int_bound(n: int, dtype: np.dtype) -> float:
+    """Bound of ``"int"``, from its definition.
+
+    Each weight has a relative error of at most 1.3092e-5 (the 16-bit mantissa polynomial, exhaustive over its 65536
+    inputs) plus 5.289e-6 (the exponent rounded to 1/65536 of an octave); for float32 input also 1.33e-7 times the
+    distance |t| from the maximum (one subtraction and one multiplication), whose mean under the weights is at most
+    ln n. Truncating a weight to 2**-52 of the largest costs 2**-52 for each of the other n - 1 terms.
+    """
+    argument = 1.33e-7 * math.log(n) if dtype == np.float32 else 0.0
+    return 1.839e-5 + argument + (n - 1) * 2.0**-52
+
+
+def _uncertain(n: int, dtype: np.dtype) -> None:
+    return None
+
+
+def describe_dtypes(kernel: Kernel) -> str:
+    return ", ".join(kernel.dtypes)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _torch_missing() -> str:
+    """Empty when torch can be imported; otherwise what to do. Looks for the package without importing it."""
+    return "" if importlib.util.find_spec("torch") else "torch is not installed: pip install 'pfkit[torch]'"
+
+
+def _cpu_rows() -> list[Kernel]:
+    both, torch_missing = ("float32", "float64"), _torch_missing()
+    return [
+        Kernel(
+            "fuse", "cpu", both, False, "single-pass SIMD exponentials, exact to rounding; the default", bound=_uncertain
+        ),
+        Kernel(
+            "int", "cpu", both, True, "integer weights and sums: the same bits in any order, everywhere", bound=int_bound
+        ),
+        Kernel(
+            "int-pairwise", "cpu", both, False, "pairwise Q16.16 recurrence in base 2 with a correction table",
+            bound=_uncertain,
+        ),
+        Kernel("numpy", "cpu", (*both, "longdouble"), False, "m = x.max(); m + log(exp(x - m).sum())"),
+        Kernel("scipy", "cpu", (*both, "float16", "longdouble"), False, "scipy.special.logsumexp"),
+        Kernel("torch", "cpu", both, False, "torch.logsumexp", not torch_missing, torch_missing),
+    ]
+
+
+def _cuda_rows() -> list[Kernel]:
+    if importlib.util.find_spec("pfkit.lse.cuda") is None:
+        return []
+    from . import cuda
+
+    return list(cuda.kernel_rows()) if hasattr(cuda, "kernel_rows") else []
+
+
+def kernels() -> list[Kernel]:
+    """All kernels this version knows, those that cannot run here included, with the reason.
+
+    Returns
+    -------
+    list of Kernel
+        CPU rows first, in the order of preference.
+    """
+    return _cpu_rows() + _cuda_rows()
+
+
+def check_name(lse: object, accepted: tuple[str, ...] = COMPILED + BASELINES) -> str:
+    """`lse` itself if it is one of `accepted`.
+
+    Raises
+    ------
+    TypeError
+        If `lse` is not a string.
+    ValueError
+        If it names no kernel, or one that does not fit.
+    """
+    if not isinstance(lse, str):
+        raise TypeError(f"lse must be the name of a kernel, one of {', '.join(accepted)}; got {lse!r}")
+    if lse in accepted:
+        return lse
+    if lse in CUDA_ONLY:
+        raise ValueError(f"lse={lse!r} runs on CUDA tensors only; accepted here: {', '.join(accepted)}")
+    if lse in COMPILED + BASELINES:
+        raise ValueError(f"lse={lse!r} is not available here; accepted: {', '.join(accepted)}")
+    raise ValueError(f"unknown lse={lse!r}; accepted: {', '.join(accepted)}")
+
+
+def explain(lse: str = "fuse", device: str | None = None) -> str:
+    """What ``lse=lse`` would run on `device`, and why, in words.
+
+    Parameters
+    ----------
+    lse : str
+        A kernel's name.
+    device : {None, "cpu", "cuda"}
+        None: every device that knows the name.
+
+    Returns
+    -------
+    str
+        One paragraph a device.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name or device, naming those accepted.
+    """
+    from pfkit_ext import _cpu
+
+    table = kernels()
+    check_name(lse, tuple(dict.fromkeys(row.name for row in table)))
+    if device not in (None, "cpu", "cuda"):
+        raise ValueError(f"unknown device {device!r}; accepted: None, 'cpu', 'cuda'")
+    rows = [row for row in table if row.name == lse and device in (None, row.device)]
+    if not rows:
+        known = ", ".join(row.device for row in table if row.name == lse)
+        return f"{lse} has no kernel on {device}; it runs on: {known}."
+    said = []
+    for row in rows:
+        text = f"{row.name} on {row.device}: {row.doc}. "
+        if not row.available:
+            said.append(text + f"Not available here: {row.reason}.")
+            continue
+        if row.name in COMPILED and row.device == "cpu":
+            text += f"Compiled C at SIMD level {_cpu.simd_level()} (usable here: {', '.join(_cpu.levels())}). "
+        text += f"Computes in {describe_dtypes(row)}; other real dtypes are converted first. "
+        text += "Order-free: the same bits for any order, chunking or SIMD level. " if row.order_free else ""
+        bounds = [(dtype, row.error_bound(100_000, dtype)) for dtype in ("float32", "float64")]
+        if all(bound is not None for _, bound in bounds):
+            values = ", ".join(f"{bound:.3g} nats in {dtype}" for dtype, bound in bounds)
+            text += f"Error at most {values} at n = 100000, plus one rounding of the result."
+        else:
+            text += "No bound of ours: a baseline to compare with."
+        said.append(text.strip())
+    return "\n".join(said)

@@ -16,7 +16,7 @@ import numpy as np
 
 from pfkit_ext import _cpu
 
-from .u128 import add
+from .u128 import add, log_totals
 
 #: Elements of a block: 1 MiB of float64, about the size of a second-level cache.
 BLOCK = 1 << 17
@@ -150,7 +150,7 @@ def _int_pieces(block: np.ndarray, n_kept: int, n_rows: int, cut: int, scratch: 
             if not finite.all():  # rows already decided by an infinity or a NaN
                 rows = np.where(finite[:, None], rows, dtype.type(-np.inf))
             hi, lo = add((hi, lo), _cpu.int_state_rows(rows, safe))
-    return np.where(finite, _cpu.int_log_total(hi, lo, safe, dtype), reference)
+    return np.where(finite, log_totals((hi, lo), safe, dtype), reference)
 
 
 def _fuse_pieces(block: np.ndarray, n_kept: int, n_rows: int, cut: int, scratch: Scratch) -> np.ndarray:

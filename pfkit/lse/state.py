@@ -27,7 +27,7 @@ from pfkit_ext import _cpu
 from .arguments import as_array, reduced_axes
 from .blocks import Scratch, memory_order
 from .kernels import check_name, compute_dtype
-from .u128 import Pair, add, from_ints, to_ints
+from .u128 import Pair, add, from_ints, log_totals, to_ints
 
 STATEFUL = ("fuse", "int")
 
@@ -214,9 +214,8 @@ class LSEState:
             with np.errstate(divide="ignore", invalid="ignore"):
                 result = np.where(finite, point + np.log(self.total), point).astype(self.dtype)
         else:
-            safe = np.where(finite, point, self.dtype.type(0)).reshape(-1)
-            log_total = _cpu.int_log_total(self.hi.reshape(-1), self.lo.reshape(-1), safe, self.dtype)
-            result = np.where(finite, log_total.reshape(self.shape), point)
+            safe = np.where(finite, point, self.dtype.type(0))
+            result = np.where(finite, log_totals((self.hi, self.lo), safe, self.dtype), point)
         return result[()]
 
     def _set(self, *arrays: np.ndarray) -> None:

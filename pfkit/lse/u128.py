@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from pfkit_ext import _cpu
+
 Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -40,3 +42,12 @@ def from_ints(values: list[int], shape: tuple[int, ...]) -> Pair:
     hi = np.array([v >> 64 for v in values], dtype=np.uint64).reshape(shape)
     lo = np.array([v & 0xFFFFFFFFFFFFFFFF for v in values], dtype=np.uint64).reshape(shape)
     return hi, lo
+
+
+def log_totals(total: Pair, reference: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """``reference + ln(total / 2**52)`` element by element, rounded once to `dtype`; -inf where the total is 0."""
+    out = np.empty(reference.shape, dtype)
+    flat, points = out.reshape(-1), reference.reshape(-1).tolist()
+    for k, (hi, lo, m) in enumerate(zip(total[0].reshape(-1).tolist(), total[1].reshape(-1).tolist(), points, strict=True)):
+        flat[k] = _cpu.int_log_total(hi, lo, m, dtype)
+    return out

@@ -16,7 +16,7 @@ import numpy as np
 from pfkit_ext import _cpu
 
 from .blocks import BLOCK, blocks, memory_order, pieces, rows_at_once
-from .u128 import add, difference
+from .u128 import add, difference, log_totals
 
 ValueAndSign = tuple[np.ndarray, np.ndarray]
 
@@ -128,8 +128,8 @@ class IntSums:
         number = self.dtype.type
         (up, up_inf), (down, down_inf) = sums
         finite = np.isfinite(m)
-        (hi, lo), sign = difference(up, down)
-        value = _cpu.int_log_total(hi, lo, np.where(finite, m, number(0)), self.dtype)
+        total, sign = difference(up, down)
+        value = log_totals(total, np.where(finite, m, number(0)), self.dtype)
         value = np.where(finite, np.where(sign == 0, number(-np.inf), value), m)
         signs = np.where(finite, sign, up_inf.astype(np.int8) - down_inf).astype(self.dtype)
         undecided = np.isnan(m) | (up_inf & down_inf)

@@ -1,0 +1,73 @@
+"""The two ways a weighting step can fail, as exceptions that say where.
+
+``FilterCollapse``  every particle is impossible under the observation (all log-weights -inf).
+``InvalidWeight``   the model returned NaN or +inf for some particle.
+
+Both derive from ``ArithmeticError``. A collapse obeys the filter's ``on_collapse``; an invalid weight is a fault
+of the model and is always raised. After either, the filter still holds the predicted particles with the weights
+they had before the observation, so a caller may go on with another observation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["CollapseWarning", "FilterCollapse", "InvalidWeight"]
+
+
+class FilterCollapse(ArithmeticError):
+    """All particles have zero likelihood under one observation.
+
+    Attributes
+    ----------
+    step : int
+        Index of the observation, counted from 0.
+    observation : object
+        The observation, as handed to the filter.
+    n_dead : int
+        Number of particles with log-weight -inf: all of them.
+    """
+
+    def __init__(self, step: int, observation: Any, n_dead: int):
+        self.step, self.observation, self.n_dead = step, observation, n_dead
+        super().__init__(
+            f"step {step}: all {n_dead} particles have zero likelihood under the observation {observation!r}; "
+            "widen the observation model (a small outlier term), raise n_particles, or set on_collapse='warn' or "
+            "'keep' to record an increment of -inf and go on"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.step, self.observation, self.n_dead)
+
+
+class InvalidWeight(ArithmeticError):
+    """The model's log-likelihood is NaN or +inf for a particle.
+
+    Attributes
+    ----------
+    step : int
+        Index of the observation, counted from 0.
+    observation : object
+        The observation, as handed to the filter.
+    particle : int
+        Index of the first offending particle.
+    value : float
+        The offending value.
+    state : float or numpy.ndarray
+        That particle's state, shape (d,), or a float for scalar states.
+    """
+
+    def __init__(self, step: int, observation: Any, particle: int, value: float, state: Any):
+        self.step, self.observation, self.particle = step, observation, particle
+        self.value, self.state = value, state
+        super().__init__(
+            f"step {step}: the model's log-likelihood of particle {particle} is {value} (expected a finite number "
+            f"or -inf); its state is {state!r}, the observation is {observation!r}"
+        )
+
+    def __reduce__(self):
+        return type(self), (self.step, self.observation, self.particle, self.value, self.state)
+
+
+class CollapseWarning(RuntimeWarning):
+    """Issued instead of ``FilterCollapse`` under ``on_collapse="warn"``."""

@@ -4,3 +4,4 @@
 include "level.pxi"
 include "lse_int.pxi"
 include "normalize.pxi"
+include "resample.pxi"

@@ -2,7 +2,7 @@ import os
 
 import numpy as np
 
-from libc.stddef cimport size_t
+from libc.stddef cimport ptrdiff_t, size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.math cimport isfinite, isnan, INFINITY, NAN
 
@@ -13,6 +13,9 @@ cdef extern from "u128.h" nogil:
     pf_u128 u128_make(uint64_t hi, uint64_t lo)
     uint64_t u128_hi(pf_u128 a)
     uint64_t u128_lo(pf_u128 a)
+    pf_u128 u128_from64(uint64_t a)
+    int u128_bits(pf_u128 a)
+    int u128_lt(pf_u128 a, pf_u128 b)
 
 cdef extern from "intlse.h" nogil:
     ctypedef struct pf_intlse_table:
@@ -42,11 +45,33 @@ cdef extern from "weights.h" nogil:
         void (*scale64_f32)(const uint64_t *w, size_t n, double scale, float *W) noexcept nogil
         void (*scale64_f64)(const uint64_t *w, size_t n, double scale, double *W) noexcept nogil
 
+cdef extern from "resample.h" nogil:
+    ctypedef struct pf_resample_table:
+        uint64_t (*sum32)(const uint32_t *w, size_t n) noexcept nogil
+        pf_u128 (*sum64)(const uint64_t *w, size_t n) noexcept nogil
+        ptrdiff_t (*quantize32_f64)(const double *w, size_t n, uint32_t *q) noexcept nogil
+        ptrdiff_t (*quantize64_f64)(const double *w, size_t n, uint64_t *q) noexcept nogil
+        ptrdiff_t (*quantize32_f32)(const float *w, size_t n, uint32_t *q) noexcept nogil
+        ptrdiff_t (*quantize64_f32)(const float *w, size_t n, uint64_t *q) noexcept nogil
+        size_t (*systematic32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out) noexcept nogil
+        size_t (*systematic64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, pf_u128 r, int64_t *out) noexcept nogil
+        size_t (*stratified32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int stride,
+                               int64_t *out) noexcept nogil
+        size_t (*stratified64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int stride,
+                               int64_t *out) noexcept nogil
+        int (*multinomial32)(const uint32_t *w, size_t n, uint64_t S, size_t N, const uint64_t *u, int64_t *out) noexcept nogil
+        int (*multinomial64)(const uint64_t *w, size_t n, pf_u128 S, size_t N, const uint64_t *u, int64_t *out) noexcept nogil
+        int (*residual32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int64_t *out) noexcept nogil
+        int (*residual64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int64_t *out) noexcept nogil
+        void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out) noexcept nogil
+        void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
         pf_intlse_table intlse
         pf_weights_table weights
+        pf_resample_table resample
     const pf_level **pf_levels(int *count)
 
 

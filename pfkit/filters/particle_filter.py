@@ -329,8 +329,7 @@ class ParticleFilter:
             ancestors = check_ancestors(self._scheme(_read_only(self._w), n, rng), n, n)
         self._ancestors[:] = ancestors
         middle = perf_counter_ns() if timers is not None else 0
-        # every index is in range by construction; "clip" spares NumPy a buffered copy
-        np.take(self._x, self._ancestors, axis=1, out=self._x_next, mode="clip")
+        n_unique = _cpu.gather(self._x, self._ancestors, self._x_next)
         self._x, self._x_next = self._x_next, self._x
         if timers is not None:
             timers.add("resample", middle - start, n)
@@ -340,7 +339,7 @@ class ParticleFilter:
         self._ints = None
         self._ess = float(n)
         self._resample_next = False
-        self._n_unique_pending = _count_distinct(self._ancestors)
+        self._n_unique_pending = n_unique
 
     def _update(self, y: Any, timers: timing.Timers | None) -> tuple[float, float]:
         if self._x is None:
@@ -551,12 +550,6 @@ def _read_only(array: np.ndarray) -> np.ndarray:
     view = array.view()
     view.flags.writeable = False
     return view
-
-
-def _count_distinct(ancestors: np.ndarray) -> int:
-    seen = np.zeros(ancestors.size, np.bool_)
-    seen[ancestors] = True
-    return int(np.count_nonzero(seen))
 
 
 def _progress_line(done: int, total: int | None) -> None:

@@ -3,6 +3,7 @@
 
 #include "intlse.c"
 #include "weights.c"
+#include "resample.c"
 
 #if defined(PF_LEVEL_AVX512)
 #define PF_SYMBOL pf_level_avx512
@@ -23,4 +24,5 @@ const pf_level PF_SYMBOL = {
     PF_NAME,
     PF_INTLSE_TABLE,
     PF_WEIGHTS_TABLE,
+    PF_RESAMPLE_TABLE,
 };

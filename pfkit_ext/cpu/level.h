@@ -3,12 +3,14 @@
 #define PF_LEVEL_H
 
 #include "intlse.h"
+#include "resample.h"
 #include "weights.h"
 
 typedef struct {
     const char *name;
     pf_intlse_table intlse;
     pf_weights_table weights;
+    pf_resample_table resample;
 } pf_level;
 
 /* The levels this CPU can run, best first; the last is the portable one. */

@@ -1,0 +1,418 @@
+/* Included by level.c once a SIMD level, after intlse.c. Integers throughout; the only floats are those of quantize.
+ *
+ * Positions. E = floor((N C + r) / S) is wanted for every particle, and a 128-bit division each would cost more than all
+ * the rest. With M = floor(2^64 N / S) and R = floor(2^64 r / S) the high word of C M + R is E or E - 1, because C M + R
+ * falls short of 2^64 (N C + r) / S by less than C + 1 <= S + 1. It can be E - 1 only when the low word is within S + 1
+ * of wrapping, which almost never happens; then the remainder N C + r - E S, which lies in [0, 2S) and so is right modulo
+ * 2^64, decides exactly. Without that check equal weights would lose the identity.
+ *
+ * Stores. Each ancestor is written eight times at its place and the place advances by its count: no branch on the count
+ * unless it passes eight. Near the end of the output, where eight would not fit, it is written count times.
+ */
+#include <stdlib.h>
+
+#include "resample.h"
+
+#if defined(__GNUC__)
+#define PF_RARE(x) __builtin_expect(!!(x), 0)
+#else
+#define PF_RARE(x) (x)
+#endif
+
+/* ---- sums ---------------------------------------------------------------------------------------------------------- */
+
+static uint64_t resample_sum32(const uint32_t *w, size_t n)
+{
+    uint64_t S = 0;
+    for (size_t j = 0; j < n; j++) S += w[j];
+    return S;
+}
+
+static pf_u128 resample_sum64(const uint64_t *w, size_t n)
+{
+    pf_u128 S = u128_from64(0);
+    for (size_t j = 0; j < n; j++) S = u128_add64(S, w[j]);
+    return S;
+}
+
+/* ---- integer weights of float ones --------------------------------------------------------------------------------- */
+
+/* Adding 2^52 to 0 <= v <= 2^52 rounds to the nearest integer, ties to even, and leaves it in the low bits. */
+PF_INLINE uint64_t round_to_u64(double v)
+{
+    double t = v + 0x1p52;
+    uint64_t bits;
+    memcpy(&bits, &t, sizeof bits);
+    return bits - 0x4330000000000000u;
+}
+
+#define QUANTIZE_DEFINE(F, T)                                                                                          \
+    static ptrdiff_t quantize_check_##F(const T *w, size_t n, double *largest)                                         \
+    {                                                                                                                  \
+        T m = int_max_##F(w, n);                            /* NaN if there is one */                                  \
+        F##x16 a = F##_set1(0);                                                                                        \
+        size_t j = 0;                                                                                                  \
+        if (m == m && m <= (T)(sizeof(T) == 4 ? (double)3.402823466e38f : 1.7976931348623157e308)) {                   \
+            for (; j + 16 <= n; j += 16) a = F##_min(a, F##_load(w + j));                                              \
+            if (j < n) a = F##_min(a, F##_load_tail(w + j, n - j, 0));                                                 \
+            T low[16];                                                                                                 \
+            int negative = 0;                                                                                          \
+            F##_store(low, a);                                                                                         \
+            for (int k = 0; k < 16; k++) negative |= low[k] < 0;                                                       \
+            if (!negative) {                                                                                           \
+                *largest = (double)m;                                                                                  \
+                return m > 0 ? -1 : (ptrdiff_t)n;                                                                      \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (j = 0; j < n; j++)                                                                                        \
+            if (!(w[j] >= 0) || isinf(w[j])) break;                                                                    \
+        return (ptrdiff_t)j;                                                                                           \
+    }                                                                                                                  \
+    static ptrdiff_t quantize32_##F(const T *w, size_t n, uint32_t *q)                                                 \
+    {                                                                                                                  \
+        double m = 1;                                                                                                  \
+        ptrdiff_t bad = quantize_check_##F(w, n, &m);                                                                  \
+        if (bad >= 0) return bad;                                                                                      \
+        for (size_t j = 0; j < n; j++) q[j] = (uint32_t)round_to_u64((double)w[j] / m * 2147483647.0);                 \
+        return -1;                                                                                                     \
+    }                                                                                                                  \
+    static ptrdiff_t quantize64_##F(const T *w, size_t n, uint64_t *q)                                                 \
+    {                                                                                                                  \
+        double m = 1;                                                                                                  \
+        ptrdiff_t bad = quantize_check_##F(w, n, &m);                                                                  \
+        if (bad >= 0) return bad;                                                                                      \
+        for (size_t j = 0; j < n; j++) q[j] = round_to_u64((double)w[j] / m * 0x1p52);                                 \
+        return -1;                                                                                                     \
+    }
+
+QUANTIZE_DEFINE(f32, float)
+QUANTIZE_DEFINE(f64, double)
+
+/* ---- writing ancestors ---------------------------------------------------------------------------------------------- */
+
+/* `fast` is how far a place may start for eight stores to fit: N - 8, or -1 if N < 8. */
+PF_INLINE void emit(int64_t *out, uint64_t place, uint64_t end, int64_t fast, int64_t j)
+{
+    if (PF_RARE((int64_t)place > fast)) {
+        for (; place < end; place++) out[place] = j;
+        return;
+    }
+    for (int k = 0; k < 8; k++) out[place + (uint64_t)k] = j;
+    if (PF_RARE(end - place > 8))
+        for (place += 8; place < end; place++) out[place] = j;
+}
+
+/* ---- positions: 32-bit weights, S < 2^62 ----------------------------------------------------------------------------- */
+
+typedef struct { uint64_t N, S, M, limit; } pf_ratio;
+
+/* floor(2^64 a / b) for a < b. */
+static uint64_t shifted_quotient(uint64_t a, uint64_t b)
+{
+    pf_u128 rem;
+    return u128_lo(u128_div(u128_make(a, 0), u128_from64(b), &rem));
+}
+
+static pf_ratio ratio_make(uint64_t N, uint64_t S)
+{
+    pf_ratio p = {N, S, shifted_quotient(N, S), 0};
+    p.limit = 0 - (S + 2);
+    return p;
+}
+
+/* floor((N C + r) / S) with R = floor(2^64 r / S). */
+PF_INLINE uint64_t ratio_position(pf_ratio p, uint64_t C, uint64_t r, uint64_t R)
+{
+    pf_u128 A = u128_add64(u128_mul64(C, p.M), R);
+    uint64_t E = u128_hi(A);
+    if (PF_RARE(u128_lo(A) >= p.limit)) E += (p.N * C + r) - E * p.S >= p.S;
+    return E;
+}
+
+/* floor(N C / S), and the remainder. */
+PF_INLINE uint64_t ratio_divide(pf_ratio p, uint64_t C, uint64_t *rem)
+{
+    uint64_t E = u128_hi(u128_mul64(C, p.M)), d = p.N * C - E * p.S, over = d >= p.S;
+    *rem = d - (over ? p.S : 0);
+    return E + over;
+}
+
+/* N >= S happens for hand-made weights only (a float weight becomes 2^31 - 1 at least): divide. */
+static uint64_t slow_position(uint64_t N, pf_u128 S, pf_u128 C, pf_u128 r, pf_u128 *rem)
+{
+    return u128_lo(u128_div(u128_add(u128_mul_u64(C, N), r), S, rem));
+}
+
+static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
+{
+    uint64_t C = 0, place = 0;
+    size_t distinct = 0;
+    const int64_t fast = (int64_t)N - 8;
+    if (N >= S) {
+        pf_u128 rem;
+        for (size_t j = 0; j < n; j++) {
+            C += w[j];
+            uint64_t end = slow_position(N, u128_from64(S), u128_from64(C), u128_from64(r), &rem);
+            distinct += end > place;
+            emit(out, place, end, fast, (int64_t)j);
+            place = end;
+        }
+        return distinct;
+    }
+    const pf_ratio p = ratio_make(N, S);
+    const uint64_t R = shifted_quotient(r, S);
+    for (size_t j = 0; j < n; j++) {
+        C += w[j];
+        uint64_t end = ratio_position(p, C, r, R);
+        distinct += end > place;
+        emit(out, place, end, fast, (int64_t)j);
+        place = end;
+    }
+    return distinct;
+}
+
+static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int stride, int64_t *out)
+{
+    uint64_t C = 0, place = 0;
+    size_t distinct = 0;
+    const int64_t fast = (int64_t)N - 8;
+    const int direct = N < S;
+    pf_ratio p = {0, 0, 0, 0};
+    if (direct) p = ratio_make(N, S);
+    for (size_t j = 0; j < n && N; j++) {
+        uint64_t rem, k;
+        C += w[j];
+        if (direct) {
+            k = ratio_divide(p, C, &rem);
+        } else {
+            pf_u128 wide;
+            k = slow_position(N, u128_from64(S), u128_from64(C), u128_from64(0), &wide);
+            rem = u128_lo(wide);
+        }
+        /* at k = N the remainder is 0 and no draw can matter: the last one is read in its place */
+        uint64_t at = k < N ? k : N - 1;
+        uint64_t r = stride == 1 ? u128_hi(u128_mul64(u[at], S)) : u[2 * at + 1];
+        uint64_t end = k + (rem + r >= S);
+        distinct += end > place;
+        emit(out, place, end, fast, (int64_t)j);
+        place = end;
+    }
+    return distinct;
+}
+
+/* ---- positions: 64-bit weights ---------------------------------------------------------------------------------------- */
+
+/* C and S lose their k lowest bits so that 52 of S remain, and S is rounded up: with s = S / 2^k >= 2^51 the high word of
+ * (C >> k) M + R falls short of the exact position by less than 2^64 (2N + 2) / s + 2^52 + 1 < 2^54 + N 2^14 + 2^15. */
+typedef struct { pf_u128 S; uint64_t N, M, limit; int k, direct; } pf_wide_ratio;
+
+static pf_wide_ratio wide_make(uint64_t N, pf_u128 S)
+{
+    pf_wide_ratio p = {S, N, 0, 0, 0, 0};
+    int bits = u128_bits(S);
+    if (bits >= 52 && N < (uint64_t)1 << 40) {
+        p.direct = 1;
+        p.k = bits - 52;
+        p.M = shifted_quotient(N, u128_lo(u128_shr(S, p.k)) + 1);
+        p.limit = 0 - (((uint64_t)1 << 55) + (N << 15));
+    }
+    return p;
+}
+
+PF_INLINE uint64_t wide_estimate(const pf_wide_ratio *p, pf_u128 C, uint64_t R, uint64_t *low)
+{
+    pf_u128 A = u128_add64(u128_mul64(u128_lo(u128_shr(C, p->k)), p->M), R);
+    *low = u128_lo(A);
+    return u128_hi(A);
+}
+
+/* floor((N C + r) / S) with R <= 2^64 r / S to within the bound above. */
+PF_INLINE uint64_t wide_position(const pf_wide_ratio *p, pf_u128 C, pf_u128 r, uint64_t R)
+{
+    uint64_t low, E;
+    if (PF_RARE(!p->direct)) {
+        pf_u128 rem;
+        return slow_position(p->N, p->S, C, r, &rem);
+    }
+    E = wide_estimate(p, C, R, &low);
+    if (PF_RARE(low >= p->limit)) {
+        pf_u128 d = u128_sub(u128_add(u128_mul_u64(C, p->N), r), u128_mul_u64(p->S, E));
+        E += !u128_lt(d, p->S);
+    }
+    return E;
+}
+
+/* floor(N C / S), and the remainder. */
+PF_INLINE uint64_t wide_divide(const pf_wide_ratio *p, pf_u128 C, pf_u128 *rem)
+{
+    uint64_t low, E;
+    if (PF_RARE(!p->direct)) return slow_position(p->N, p->S, C, u128_from64(0), rem);
+    E = wide_estimate(p, C, 0, &low);
+    *rem = u128_sub(u128_mul_u64(C, p->N), u128_mul_u64(p->S, E));
+    if (!u128_lt(*rem, p->S)) {
+        *rem = u128_sub(*rem, p->S);
+        E++;
+    }
+    return E;
+}
+
+static size_t systematic64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, pf_u128 r, int64_t *out)
+{
+    const pf_wide_ratio p = wide_make(N, S);
+    const uint64_t R = p.direct ? shifted_quotient(u128_lo(u128_shr(r, p.k)), u128_lo(u128_shr(S, p.k)) + 1) : 0;
+    const int64_t fast = (int64_t)N - 8;
+    pf_u128 C = u128_from64(0);
+    uint64_t place = 0;
+    size_t distinct = 0;
+    for (size_t j = 0; j < n; j++) {
+        C = u128_add64(C, w[j]);
+        uint64_t end = wide_position(&p, C, r, R);
+        distinct += end > place;
+        emit(out, place, end, fast, (int64_t)j);
+        place = end;
+    }
+    return distinct;
+}
+
+/* (U S) >> 64 for a 128-bit S. */
+PF_INLINE pf_u128 scaled_draw(uint64_t U, pf_u128 S)
+{
+    return u128_add64(u128_mul64(u128_hi(S), U), u128_hi(u128_mul64(u128_lo(S), U)));
+}
+
+static size_t stratified64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int stride, int64_t *out)
+{
+    const pf_wide_ratio p = wide_make(N, S);
+    const int64_t fast = (int64_t)N - 8;
+    pf_u128 C = u128_from64(0);
+    uint64_t place = 0;
+    size_t distinct = 0;
+    for (size_t j = 0; j < n && N; j++) {
+        pf_u128 rem;
+        C = u128_add64(C, w[j]);
+        uint64_t k = wide_divide(&p, C, &rem), at = k < N ? k : N - 1;
+        pf_u128 r = stride == 1 ? scaled_draw(u[at], S) : u128_make(u[2 * at], u[2 * at + 1]);
+        uint64_t end = k + !u128_lt(u128_add(rem, r), S);
+        distinct += end > place;
+        emit(out, place, end, fast, (int64_t)j);
+        place = end;
+    }
+    return distinct;
+}
+
+/* ---- independent draws: a guide table into the cumulative sums ------------------------------------------------------- */
+
+/* first[b] = first j whose C_j falls in bucket b or above; buckets are n equal parts of [0, S), so a draw scans one
+ * C_j on average (Chen and Asau 1974). Any monotone bucket function gives the exact answer. */
+
+static int multinomial32(const uint32_t *w, size_t n, uint64_t S, size_t N, const uint64_t *u, int64_t *out)
+{
+    const uint64_t buckets = n < S ? n : S - 1, M = shifted_quotient(buckets, S);
+    uint64_t *C = malloc(n * sizeof *C), sum = 0, b = 0;
+    uint32_t *first = malloc((size_t)(buckets + 1) * sizeof *first);
+    if (!C || !first) {
+        free(C);
+        free(first);
+        return -1;
+    }
+    for (size_t j = 0; j < n; j++) {
+        C[j] = sum += w[j];
+        for (uint64_t last = u128_hi(u128_mul64(sum, M)); b <= last; b++) first[b] = (uint32_t)j;
+    }
+    for (size_t k = 0; k < N; k++) {
+        uint64_t t = u128_hi(u128_mul64(u[k], S));
+        size_t j = first[u128_hi(u128_mul64(t, M))];
+        while (C[j] <= t) j++;
+        out[k] = (int64_t)j;
+    }
+    free(C);
+    free(first);
+    return 0;
+}
+
+/* Draws from 128-bit cumulative sums C, the last of which is S > 0. */
+static int draw_wide(const pf_u128 *C, size_t n, size_t N, const uint64_t *u, int64_t *out)
+{
+    const pf_u128 S = C[n - 1];
+    const int k = u128_bits(S) > 52 ? u128_bits(S) - 52 : 0;
+    const uint64_t top = u128_lo(u128_shr(S, k)) + 1, buckets = n < top ? n : top - 1;
+    const uint64_t M = shifted_quotient(buckets, top);
+    uint64_t b = 0;
+    uint32_t *first = malloc((size_t)(buckets + 1) * sizeof *first);
+    if (!first) return -1;
+    for (size_t j = 0; j < n; j++)
+        for (uint64_t last = u128_hi(u128_mul64(u128_lo(u128_shr(C[j], k)), M)); b <= last; b++) first[b] = (uint32_t)j;
+    for (size_t i = 0; i < N; i++) {
+        pf_u128 t = scaled_draw(u[i], S);
+        size_t j = first[u128_hi(u128_mul64(u128_lo(u128_shr(t, k)), M))];
+        while (!u128_lt(t, C[j])) j++;
+        out[i] = (int64_t)j;
+    }
+    free(first);
+    return 0;
+}
+
+static int multinomial64(const uint64_t *w, size_t n, pf_u128 S, size_t N, const uint64_t *u, int64_t *out)
+{
+    pf_u128 *C = malloc(n * sizeof *C), sum = u128_from64(0);
+    (void)S;
+    if (!C) return -1;
+    for (size_t j = 0; j < n; j++) C[j] = sum = u128_add64(sum, w[j]);
+    int status = draw_wide(C, n, N, u, out);
+    free(C);
+    return status;
+}
+
+/* The remainders sum to (draws left) S, beyond 64 bits: their cumulative sums take 128. */
+#define RESIDUAL_BODY(divide)                                                                                          \
+    pf_u128 *C = malloc(n * sizeof *C), sum = u128_from64(0);                                                          \
+    uint64_t place = 0;                                                                                                \
+    int status = 0;                                                                                                    \
+    const int64_t fast = (int64_t)N - 8;                                                                               \
+    if (!C) return -1;                                                                                                 \
+    for (size_t j = 0; j < n; j++) {                                                                                   \
+        pf_u128 rem;                                                                                                   \
+        uint64_t end;                                                                                                  \
+        divide;                                                                                                        \
+        emit(out, place, end, fast, (int64_t)j);                                                                       \
+        place = end;                                                                                                   \
+        C[j] = sum = u128_add(sum, rem);                                                                               \
+    }                                                                                                                  \
+    if (place < N) status = draw_wide(C, n, (size_t)(N - place), u, out + place);                                      \
+    free(C);                                                                                                           \
+    return status;
+
+static int residual32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int64_t *out)
+{
+    if (N < S) {
+        const pf_ratio p = ratio_make(N, S);
+        RESIDUAL_BODY({
+            uint64_t low;
+            end = place + ratio_divide(p, w[j], &low);
+            rem = u128_from64(low);
+        })
+    }
+    RESIDUAL_BODY(end = place + slow_position(N, u128_from64(S), u128_from64(w[j]), u128_from64(0), &rem))
+}
+
+static int residual64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int64_t *out)
+{
+    const pf_wide_ratio p = wide_make(N, S);
+    RESIDUAL_BODY(end = place + wide_divide(&p, u128_from64(w[j]), &rem))
+}
+
+/* ---- moving particles ------------------------------------------------------------------------------------------------- */
+
+static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
+{
+    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
+}
+static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
+{
+    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
+}
+
+#define PF_RESAMPLE_TABLE                                                                                              \
+    { resample_sum32, resample_sum64, quantize32_f64, quantize64_f64, quantize32_f32, quantize64_f32,                  \
+      systematic32, systematic64, stratified32, stratified64, multinomial32, multinomial64, residual32, residual64,    \
+      gather_f32, gather_f64 }

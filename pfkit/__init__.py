@@ -4,7 +4,8 @@
     pfkit.logsumexp(log_w, lse="int")         # order-free integer arithmetic, within 2.1e-5 nats
     pfkit.log_normalize(log_w)                # weights, log_norm and effective sample size in one pass
 
-``python -m pfkit`` shows the kernels and what is missing on this machine. Importing pfkit needs NumPy and SciPy alone.
+``python -m pfkit`` shows the kernels and what is missing on this machine. Importing pfkit needs NumPy and
+SciPy alone.
 """
 
 from .lse import (

@@ -1,4 +1,4 @@
-"""The log-sum-exp layer: one function behind several kernels, and the state that can be cut, shipped and joined."""
+"""The log-sum-exp layer: one function behind several kernels, and a state to be cut, shipped and joined."""
 
 from .api import LogNormalized, log_normalize, logcumsumexp, logsumexp
 from .kernels import Kernel, explain, kernels

@@ -2,11 +2,12 @@
 
     log sum_j exp(a_j)  =  m + log sum_j exp(a_j - m),    m = max_j a_j
 
-One function each, whatever the kernel: ``lse="fuse"`` (the default) is exact to rounding, ``lse="int"`` gives the same
-bits in any order, on any machine, within a stated bound. :func:`pfkit.kernels` lists them all.
+One function each, whatever the kernel: ``lse="fuse"`` (the default) is exact to rounding, ``lse="int"``
+gives the same bits in any order, on any machine, within a stated bound. :func:`pfkit.kernels` lists them
+all.
 
-Edge values, for every kernel: nothing to sum, or -inf alone, gives -inf; a +inf gives +inf; a NaN gives NaN. No input is
-ever written to, and no warning is raised for an infinity.
+Edge values, for every kernel: nothing to sum, or -inf alone, gives -inf; a +inf gives +inf; a NaN gives NaN.
+No input is ever written to, and no warning is raised for an infinity.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from pfkit_ext import _cpu
 
 from . import baselines
-from .arguments import as_array, check_out, is_tensor, reduced_axes, result_dtype, without_mask
+from .arguments import as_array, check_out, is_tensor, numeric_pair, reduced_axes, result_dtype, without_mask
 from .blocks import Scratch, blocks, is_plain, logsumexp_blocks
 from .kernels import COMPILED, check_name, compute_dtype
 from .weighted import FloatSums, IntSums, split_signs, weighted_blocks
@@ -45,8 +46,9 @@ def logsumexp(
     Parameters
     ----------
     a : array_like or torch.Tensor
-        Any shape, any strides; real, integer, boolean or complex (complex goes to SciPy, whatever the kernel). float16
-        and bfloat16 are computed in float32 and rounded once more; masked elements of a masked array add nothing.
+        Any shape, any strides; real, integer, boolean or complex (complex goes to SciPy, whatever the
+        kernel). float16 and bfloat16 are computed in float32 and rounded once more; masked elements of a
+        masked array add nothing.
     axis : None, int or tuple of ints
         Axes to reduce; None is all of them. 0-d input counts as one dimension.
     b : array_like, optional
@@ -76,14 +78,15 @@ def logsumexp(
 
     Notes
     -----
-    Error bound: ``Kernel.error_bound`` of :func:`pfkit.kernels`, plus one rounding of the result. "fuse" keeps the tail
+    Error bound: ``Kernel.error_bound`` of :func:`pfkit.kernels`, plus one rounding. "fuse" keeps the tail
     when the maximum is near 0 (``logsumexp([0, -45])`` is 2.86e-20, not 0); "int" is exact to 2.1e-5 nats.
 
-    With `b`, "fuse" sums in float64 (log1p form), "int" takes ``a + log|b|`` in floats and one integer sum for each sign
-    at one reference, so that equal positive and negative sums cancel exactly.
+    With `b`, "fuse" sums in float64 (log1p form), "int" takes ``a + log|b|`` in floats and one integer sum
+    for each sign at one reference, so that equal positive and negative sums cancel exactly.
 
-    Where SciPy 1.17 differs: an infinite term with coefficient 0 is left out there only if the result stays finite;
-    nothing to sum has sign -1 there and 0 here; a cancelling largest term gives NaN there and the rest here.
+    Where SciPy 1.17 differs: an infinite term with coefficient 0 is left out there only if the result stays
+    finite; nothing to sum has sign -1 there and 0 here; a cancelling largest term gives NaN there and the
+    rest here.
 
     Examples
     --------
@@ -94,7 +97,14 @@ def logsumexp(
     >>> float(value), float(sign)
     (1.541324854612918, -1.0)
     """
-    if type(a) is _ndarray and axis is None and b is None and out is None and not keepdims and not return_sign:
+    if (
+        type(a) is _ndarray
+        and axis is None
+        and b is None
+        and out is None
+        and not keepdims
+        and not return_sign
+    ):
         try:
             return _lse_1d(a, lse)
         except (TypeError, ValueError):
@@ -103,20 +113,16 @@ def logsumexp(
         return _of_tensors(a, axis, b, keepdims, return_sign, lse, out)
     check_name(lse)
     a, b = without_mask(a, b)
-    dtype = result_dtype(as_array(a, "a") if not np.isscalar(a) else a, b if b is None or np.isscalar(b) else as_array(b, "b"))
-    array = np.atleast_1d(as_array(a, "a"))
-    coefficients = None if b is None else as_array(b, "b")
-    if coefficients is not None and coefficients.shape != array.shape:
-        try:
-            array, coefficients = np.broadcast_arrays(array, coefficients)
-        except ValueError:
-            raise ValueError(f"b has shape {coefficients.shape}, which does not broadcast with a's {array.shape}") from None
+    array, coefficients, dtype = numeric_pair(a, b)
     axes = reduced_axes(axis, array.ndim)
-    shape = tuple(1 if k in axes else length for k, length in enumerate(array.shape) if keepdims or k not in axes)
+    shape = tuple(
+        1 if k in axes else length for k, length in enumerate(array.shape) if keepdims or k not in axes
+    )
+    value_dtype = np.empty(0, dtype).real.dtype if return_sign else dtype  # of a complex sum: modulus and phase
     if out is not None:
-        check_out(out, shape, dtype)
+        check_out(out, shape, value_dtype)
     value, sign = _reduce(array, coefficients, axes, lse, dtype, bool(return_sign))
-    result = _shaped(value, shape, dtype)
+    result = _shaped(value, shape, value_dtype)
     if out is not None:
         out[...] = result
         result = out
@@ -132,14 +138,8 @@ def _reduce(
     a: np.ndarray, b: np.ndarray | None, axes: tuple[int, ...], lse: str, dtype: np.dtype, return_sign: bool
 ) -> tuple[Any, Any]:
     """Value and sign (None unless asked for) over `axes`, in whatever precision the kernel has."""
-    if dtype.kind == "c":
-        a, b = (x if x is None or x.dtype.kind in "fciub" else x.astype(np.float32) for x in (a, b))
-        found = baselines.scipy_logsumexp(a, axes, b, return_sign)
-        return found if return_sign else (found, None)
-    if lse == "scipy" and a.size:
-        a, b = (x if x is None or x.dtype.kind in "fiub" else x.astype(np.float32) for x in (a, b))
-        found = baselines.scipy_logsumexp(a, axes, b, return_sign)
-        return found if return_sign else (found, None)
+    if dtype.kind == "c" or (lse == "scipy" and a.size):
+        return baselines.scipy_logsumexp(a, axes, b, return_sign)
     work = compute_dtype(dtype)
     long = dtype == np.longdouble and dtype != np.float64
     if b is None:
@@ -171,7 +171,9 @@ def _of_tensors(a: Any, axis: Any, b: Any, keepdims: bool, return_sign: bool, ls
     from .torch_op import logsumexp_tensor  # imports torch
 
     if b is not None or return_sign:
-        raise TypeError("coefficients b and return_sign are for NumPy arrays; fold b into a tensor as a + b.log()")
+        raise TypeError(
+            "coefficients b and return_sign are for NumPy arrays; fold b into a tensor as a + b.log()"
+        )
     return logsumexp_tensor(a, dim=axis, keepdim=keepdims, lse=lse, out=out)
 
 
@@ -207,7 +209,9 @@ def logcumsumexp(a: Any, axis: int = -1, *, lse: str = "fuse") -> np.ndarray:
     dtype = result_dtype(array)
     work = compute_dtype(dtype)
     if array.ndim == 0:
-        raise ValueError(f"logcumsumexp runs along an axis and needs at least one dimension, got a 0-d {array.dtype}")
+        raise ValueError(
+            f"logcumsumexp runs along an axis and needs at least one dimension, got a 0-d {array.dtype}"
+        )
     if isinstance(axis, tuple) or axis is None:
         raise TypeError(f"axis must be one integer, got {axis!r}")
     (k,) = reduced_axes(axis, array.ndim)
@@ -256,19 +260,19 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
     log_w : array_like
         Log-weights, nats, real, ``(..., n)``; each row along the last axis is normalised by itself.
     lse : str
-        Kernel. "int": weights, log_norm and ess are the same bits for any order of the particles. Kernels that give
-        only an LSE take the weights ``exp(log_w - LSE)`` over their sum.
+        Kernel. "int": weights, log_norm and ess are the same bits for any order of the particles. Kernels
+        that give only an LSE take the weights ``exp(log_w - LSE)`` over their sum.
     out : ndarray, optional
         Where to put the weights: `log_w`'s shape and the weights' dtype, C-contiguous.
 
     Returns
     -------
     LogNormalized
-        ``(weights, log_norm, ess)``. Weights have `log_w`'s dtype, float32 for 16-bit floats, float64 for integers; for
-        one row log_norm and ess are Python floats, otherwise arrays of shape ``(...)``.
+        ``(weights, log_norm, ess)``. Weights have `log_w`'s dtype, float32 for 16-bit floats, float64 for
+        integers; for one row log_norm and ess are Python floats, otherwise arrays of shape ``(...)``.
 
-        All -inf (or no particles): weights 0, log_norm -inf, ess 0. A NaN: all NaN. A +inf: weights and ess NaN,
-        log_norm +inf.
+        All -inf (or no particles): weights 0, log_norm -inf, ess 0. A NaN: all NaN. A +inf: weights and ess
+        NaN, log_norm +inf.
 
     Raises
     ------
@@ -298,7 +302,9 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
     else:
         check_out(out, array.shape, dtype)
         if out.dtype != dtype or not out.flags.c_contiguous:
-            raise TypeError(f"out must be a C-contiguous array of dtype {dtype}, got {out.dtype}, strides {out.strides}")
+            raise TypeError(
+                f"out must be a C-contiguous array of dtype {dtype}, got {out.dtype}, strides {out.strides}"
+            )
         weights = out
     lead = array.shape[:-1]
     log_norm, ess = np.empty(lead), np.empty(lead)

@@ -1,4 +1,4 @@
-"""Reading the arguments of the log-sum-exp functions: arrays, masks, axes, ``out=``, with errors that name what came."""
+"""Reading the arguments: arrays, masks, axes, ``out=``, with errors that name what was given."""
 
 from __future__ import annotations
 
@@ -36,14 +36,42 @@ def as_array(x: Any, name: str) -> np.ndarray:
 
 
 def result_dtype(a: Any, b: Any = None) -> np.dtype:
-    """Dtype of the result: NumPy's promotion of the arguments (Python scalars weak), integers and booleans as float64."""
-    arguments = [x if isinstance(x, int | float | complex) else np.asarray(x) for x in (a, b) if x is not None]
+    """Dtype of the result: NumPy's promotion (Python scalars weak), integers and booleans as float64."""
+    arguments = [
+        x if isinstance(x, int | float | complex) else np.asarray(x) for x in (a, b) if x is not None
+    ]
     dtype = np.result_type(*arguments)
     return np.dtype(np.float64) if dtype.kind in "iub" else dtype.newbyteorder("=")
 
 
+def numeric_pair(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray | None, np.dtype]:
+    """`a`, at least 1-d, and `b` (or None) broadcast to one shape, and the dtype of their result.
+
+    Raises
+    ------
+    TypeError
+        If one is not numeric.
+    ValueError
+        If the shapes do not broadcast.
+    """
+    array = np.atleast_1d(as_array(a, "a"))
+    if b is None:
+        return array, None, result_dtype(array)
+    coefficients = as_array(b, "b")
+    weak = (x if isinstance(x, int | float | complex) else y for x, y in ((a, array), (b, coefficients)))
+    dtype = result_dtype(*weak)
+    if coefficients.shape != array.shape:
+        try:
+            array, coefficients = np.broadcast_arrays(array, coefficients)
+        except ValueError:
+            raise ValueError(
+                f"b has shape {coefficients.shape}, which does not broadcast with a's {array.shape}"
+            ) from None
+    return array, coefficients, dtype
+
+
 def without_mask(a: Any, b: Any) -> tuple[Any, Any]:
-    """A masked array's masked elements add nothing to the sum: -inf in `a`, or weight 0 where `b` is given."""
+    """Masked elements add nothing to the sum: they become -inf in `a`, or weight 0 where `b` is given."""
     mask = np.ma.getmask(a) if isinstance(a, np.ma.MaskedArray) else np.ma.nomask
     if isinstance(b, np.ma.MaskedArray):
         b = b.filled(0)

@@ -1,9 +1,9 @@
 """Reductions over any axes of an array of any strides by kernels that read contiguous rows.
 
-The reduced axes are moved last without copying. What is then a contiguous block of rows goes to the kernel as it is;
-anything else is copied, and converted to the kernel's dtype, one block of bounded size at a time, so that reducing the
-middle axis of a large array never makes a transposed copy of it. A row longer than a block is cut: the pieces' states
-are added, exactly for ``"int"``, whose integers have no order.
+The reduced axes are moved last without copying. What is then a contiguous block of rows goes to the kernel
+as it is; anything else is copied, and converted to the kernel's dtype, one block of bounded size at a time,
+so that reducing the middle axis of a large array never makes a transposed copy of it. A row longer than a
+block is cut: the pieces' states are added, exactly for ``"int"``, whose integers have no order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .u128 import add, log_totals
 
 #: Elements of a block: 1 MiB of float64, about the size of a second-level cache.
 BLOCK = 1 << 17
-#: Rows read together when neighbouring rows, not neighbouring terms, lie side by side in memory (whole cache lines).
+#: Rows read together when neighbouring rows, not neighbouring terms, lie side by side in memory (whole cache
+#: lines).
 SLAB = 32
 
 Index = tuple[slice, ...]
@@ -42,7 +43,7 @@ def blocks(shape: tuple[int, ...], limit: int) -> Iterator[Index]:
 
 
 class Layout(NamedTuple):
-    """How to see an array with its reduced axes last: directions, then a permutation; and the way back for a result."""
+    """How to see an array with its reduced axes last: directions, a permutation; and a result's way back."""
 
     turn: tuple[slice, ...]
     order: tuple[int, ...]
@@ -55,8 +56,8 @@ class Layout(NamedTuple):
 def memory_order(a: np.ndarray, axes: tuple[int, ...]) -> Layout:
     """The layout that puts both the kept and the reduced axes of `a` in memory order.
 
-    A sum does not care in which direction or order its terms come, so reduced axes are sorted by stride and those with
-    negative strides are turned round: a reversed or Fortran-ordered array is read where it lies.
+    A sum does not care in which direction or order its terms come, so reduced axes are sorted by stride and
+    those with negative strides are turned round: a reversed or Fortran-ordered array is read where it lies.
     """
 
     def by_stride(group: list[int]) -> list[int]:
@@ -80,7 +81,7 @@ class Scratch:
         self.buffer = np.empty(0, dtype)
 
     def rows(self, block: np.ndarray, n_rows: int) -> np.ndarray:
-        """`block` as a contiguous (n_rows, terms) array: itself where possible, else a copy valid until the next call."""
+        """`block` as a contiguous (n_rows, terms) array: itself, or a copy valid until the next call."""
         if not is_plain(block, self.buffer.dtype):
             if self.buffer.size < block.size:
                 self.buffer = np.empty(block.size, self.buffer.dtype)
@@ -92,7 +93,7 @@ class Scratch:
 
 
 def logsumexp_blocks(a: np.ndarray, axes: tuple[int, ...], kind: str, dtype: np.dtype) -> np.ndarray:
-    """LSE of `a` over `axes` by the compiled kernel `kind`, in `dtype` (float32 or float64); shape: the kept axes."""
+    """LSE of `a` over `axes` by the compiled kernel `kind`, in `dtype` (float32 or float64)."""
     layout = memory_order(a, axes)
     view, back = layout.view(a), layout.back
     n_kept = a.ndim - len(axes)
@@ -121,8 +122,8 @@ def logsumexp_blocks(a: np.ndarray, axes: tuple[int, ...], kind: str, dtype: np.
 
 
 def rows_at_once(view: np.ndarray, n_kept: int) -> int:
-    """How many rows of `view` (kept axes first) to read together: what fits in a block, and at least a few cache lines'
-    worth where neighbouring rows, not neighbouring terms, lie side by side."""
+    """How many rows of `view` (kept axes first) to read together: what fits in a block, and at least a few
+    cache lines' worth where neighbouring rows, not neighbouring terms, lie side by side."""
     n_rows, n = math.prod(view.shape[:n_kept]), math.prod(view.shape[n_kept:])
     strides = [abs(s) if length > 1 else math.inf for s, length in zip(view.strides, view.shape, strict=True)]
     neighbours_are_rows = min(strides[:n_kept], default=math.inf) < min(strides[n_kept:], default=math.inf)
@@ -137,7 +138,7 @@ def pieces(block: np.ndarray, n_kept: int, cut: int) -> Iterator[np.ndarray]:
 
 
 def _int_pieces(block: np.ndarray, n_kept: int, n_rows: int, cut: int, scratch: Scratch) -> np.ndarray:
-    """Two reads: the maximum of each row, then the integer sums at that reference, which add without rounding."""
+    """Two reads: the maximum of each row, then the integer sums at that reference, which add exactly."""
     dtype = scratch.buffer.dtype
     with np.errstate(over="ignore"):
         reference = block.max(axis=tuple(range(n_kept, block.ndim))).reshape(n_rows).astype(dtype)
@@ -164,4 +165,6 @@ def _fuse_pieces(block: np.ndarray, n_kept: int, n_rows: int, cut: int, scratch:
             maximum, total = _cpu.fuse_state_rows(rows)
             with np.errstate(divide="ignore", invalid="ignore"):
                 values.append(np.where(np.isfinite(maximum), maximum + np.log(total), maximum))
-    return _cpu.lse_rows(np.stack(values, axis=1).astype(np.float64, order="C"), "fuse").astype(scratch.buffer.dtype)
+    return _cpu.lse_rows(np.stack(values, axis=1).astype(np.float64, order="C"), "fuse").astype(
+        scratch.buffer.dtype
+    )

@@ -1,4 +1,5 @@
-"""The table of log-sum-exp kernels: what each name runs, on which device, how wrong it can be, and whether it can run here.
+"""The table of log-sum-exp kernels: what each name runs, on which device, how wrong it can be, and whether
+it can run here.
 
 Every function that takes ``lse=`` takes a name of this table::
 
@@ -8,16 +9,17 @@ Every function that takes ``lse=`` takes a name of this table::
     >>> pfkit.kernels()[1].error_bound(100_000, "float64")      # nats  # doctest: +SKIP
     1.839e-05
 
-An error bound is a promise about one call: with n terms, ``|computed - exact|`` is at most the bound plus one rounding
-of the result to its dtype. The baselines (``"numpy"``, ``"scipy"``, ``"torch"``) are there to be compared with and carry
-no promise of ours.
+An error bound is a promise about one call: with n terms, ``|computed - exact|`` is at most the bound plus
+one rounding of the result to its dtype. The baselines (``"numpy"``, ``"scipy"``, ``"torch"``) are there to
+be compared with and carry no promise of ours.
 
-A module ``pfkit.lse.cuda`` that defines ``kernel_rows() -> list[Kernel]`` adds its rows to the table; it must not import
-torch to do so.
+A module ``pfkit.lse.cuda`` that defines ``kernel_rows() -> list[Kernel]`` adds its rows to the table; it
+must not import torch to do so.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 from collections.abc import Callable
@@ -47,7 +49,8 @@ class Kernel:
     device : str
         ``"cpu"`` or ``"cuda"``.
     dtypes : tuple of str
-        Dtypes computed natively. Others are converted first (float16 and bfloat16 to float32, integers to float64).
+        Dtypes computed natively. Others are converted first (float16 and bfloat16 to float32, integers to
+        float64).
     order_free : bool
         Whether the result is the same bits for every order, chunking, thread count and SIMD level.
     doc : str
@@ -95,7 +98,8 @@ class Kernel:
 
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype a compiled kernel works in for input of `dtype`: float32 for 16-bit floats, float64 for the rest.
+    """The dtype a compiled kernel works in for input of `dtype`: float32 for 16-bit floats, float64 for the
+    rest.
 
     Raises
     ------
@@ -107,26 +111,27 @@ def compute_dtype(dtype: np.dtype) -> np.dtype:
     if dtype.kind in "fiub":
         return np.dtype(np.float64)
     raise TypeError(
-        f"log-sum-exp of dtype {dtype} is not defined; accepted are real floating dtypes (bfloat16 included), "
+        f"no kernel computes in dtype {dtype}; accepted are real floating dtypes (bfloat16 included), "
         "integers and booleans, and for logsumexp also complex dtypes"
     )
 
 
 def is_bfloat16(dtype: np.dtype) -> bool:
-    """Whether `dtype` is the bfloat16 that ml_dtypes adds to NumPy (its kind is "V", like a structured dtype's)."""
+    """Whether `dtype` is the bfloat16 that ml_dtypes adds to NumPy (its kind is "V")."""
     return dtype.name == "bfloat16"
 
 
-# --- proven bounds ---------------------------------------------------------------------------------------------------
+# --- proven bounds ---
 
 
 def int_bound(n: int, dtype: np.dtype) -> float:
     """Bound of ``"int"``, from its definition.
 
-    Each weight has a relative error of at most 1.3092e-5 (the 16-bit mantissa polynomial, exhaustive over its 65536
-    inputs) plus 5.289e-6 (the exponent rounded to 1/65536 of an octave); for float32 input also 1.33e-7 times the
-    distance |t| from the maximum (one subtraction and one multiplication), whose mean under the weights is at most
-    ln n. Truncating a weight to 2**-52 of the largest costs 2**-52 for each of the other n - 1 terms.
+    Each weight has a relative error of at most 1.3092e-5 (the 16-bit mantissa polynomial, exhaustive over
+    its 65536 inputs) plus 5.289e-6 (the exponent rounded to 1/65536 of an octave); for float32 input also
+    1.33e-7 times the distance |t| from the maximum (one subtraction and one multiplication), whose mean
+    under the weights is at most ln n. Truncating a weight to 2**-52 of the largest costs 2**-52 for each of
+    the other n - 1 terms.
     """
     argument = 1.33e-7 * math.log(n) if dtype == np.float32 else 0.0
     return 1.839e-5 + argument + (n - 1) * 2.0**-52
@@ -140,7 +145,7 @@ def describe_dtypes(kernel: Kernel) -> str:
     return ", ".join(kernel.dtypes)
 
 
-# --- the table -------------------------------------------------------------------------------------------------------
+# --- the table ---
 
 
 @cache
@@ -153,13 +158,27 @@ def _cpu_rows() -> list[Kernel]:
     both, torch_missing = ("float32", "float64"), _torch_missing()
     return [
         Kernel(
-            "fuse", "cpu", both, False, "single-pass SIMD exponentials, exact to rounding; the default", bound=_uncertain
+            "fuse",
+            "cpu",
+            both,
+            False,
+            "single-pass SIMD exponentials, exact to rounding; the default",
+            bound=_uncertain,
         ),
         Kernel(
-            "int", "cpu", both, True, "integer weights and sums: the same bits in any order, everywhere", bound=int_bound
+            "int",
+            "cpu",
+            both,
+            True,
+            "integer weights and sums: the same bits in any order, everywhere",
+            bound=int_bound,
         ),
         Kernel(
-            "int-pairwise", "cpu", both, False, "pairwise Q16.16 recurrence in base 2 with a correction table",
+            "int-pairwise",
+            "cpu",
+            both,
+            False,
+            "pairwise Q16.16 recurrence in base 2 with a correction table",
             bound=_uncertain,
         ),
         Kernel("numpy", "cpu", (*both, "longdouble"), False, "m = x.max(); m + log(exp(x - m).sum())"),
@@ -171,8 +190,7 @@ def _cpu_rows() -> list[Kernel]:
 def _cuda_rows() -> list[Kernel]:
     if importlib.util.find_spec("pfkit.lse.cuda") is None:
         return []
-    from . import cuda
-
+    cuda = importlib.import_module("pfkit.lse.cuda")
     return list(cuda.kernel_rows()) if hasattr(cuda, "kernel_rows") else []
 
 
@@ -245,7 +263,9 @@ def explain(lse: str = "fuse", device: str | None = None) -> str:
             said.append(text + f"Not available here: {row.reason}.")
             continue
         if row.name in COMPILED and row.device == "cpu":
-            text += f"Compiled C at SIMD level {_cpu.simd_level()} (usable here: {', '.join(_cpu.levels())}). "
+            text += (
+                f"Compiled C at SIMD level {_cpu.simd_level()} (usable here: {', '.join(_cpu.levels())}). "
+            )
         text += f"Computes in {describe_dtypes(row)}; other real dtypes are converted first. "
         text += "Order-free: the same bits for any order, chunking or SIMD level. " if row.order_free else ""
         bounds = [(dtype, row.error_bound(100_000, dtype)) for dtype in ("float32", "float64")]

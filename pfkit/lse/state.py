@@ -1,19 +1,21 @@
 """The state of a log-sum-exp under way: what a row, a chunk, a rank or a checkpoint carries.
 
-A log-sum-exp is a reduction, so it can be stopped, shipped and joined. The state of ``"fuse"`` is ``(maximum, total)``,
-``total = sum exp(x - maximum)`` in float64; that of ``"int"`` is ``(reference, total)``, where total is the 128-bit
-integer sum of the terms' integer weights at the reference, in units of 2**-52::
+A log-sum-exp is a reduction, so it can be stopped, shipped and joined. The state of ``"fuse"`` is
+``(maximum, total)``, ``total = sum exp(x - maximum)`` in float64; that of ``"int"`` is ``(reference,
+total)``, where total is the 128-bit integer sum of the terms' integer weights at the reference, in units of
+2**-52::
 
     state = LSEState.empty((), lse="int", reference=x.max())
     for chunk in chunks:
         state.update(chunk)
-    state.value()                       # the bits of logsumexp(x, lse="int"), in whatever order the chunks came
+    state.value()                       # the bits of logsumexp(x, lse="int"), in whatever order the chunks
+    came
 
-**Reference points.** Integer totals at one reference add exactly: every grouping and order gives the same bits, and with
-the overall maximum as reference those of the one-shot result. So agree on the maximum first (a maximum has no order
-either) and hand it to :meth:`LSEState.empty`. Without a reference the state follows the running maximum; a total that
-has to move to a higher reference is multiplied by the integer weight of the step and truncated, which costs up to
-1.84e-5 nats each time and makes the last bits depend on the order.
+**Reference points.** Integer totals at one reference add exactly: every grouping and order gives the same
+bits, and with the overall maximum as reference those of the one-shot result. So agree on the maximum first
+(a maximum has no order either) and hand it to :meth:`LSEState.empty`. Without a reference the state follows
+the running maximum; a total that has to move to a higher reference is multiplied by the integer weight of
+the step and truncated, which costs up to 1.84e-5 nats each time and makes the last bits depend on the order.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ class LSEState:
     hi, lo : ndarrays of uint64, for "int"
         The halves of the 128-bit total in units of 2**-52; 0 where the reference is not finite.
 
-    Error bound of ``value()``: that of the kernel (:func:`pfkit.kernels`), for "int" plus the steps between reference
-    points described above. A tail below half a unit in the last place of `total` is lost (:func:`pfkit.logsumexp` keeps
-    it through log1p).
+    Error bound of ``value()``: that of the kernel (:func:`pfkit.kernels`), for "int" plus the steps between
+    reference points described above. A tail below half a unit in the last place of `total` is lost
+    (:func:`pfkit.logsumexp` keeps it through log1p).
     """
 
     __slots__ = ("lse", "maximum", "total", "reference", "hi", "lo")
@@ -82,8 +84,9 @@ class LSEState:
         dtype : dtype
             Dtype of the values to come and of the result: float32 or float64.
         reference : array_like, optional
-            For "int": the point all weights refer to, broadcast to `shape`; best the maximum of the values to come. A
-            reference r nats above it costs r / 0.69 of the 52 bits; a value above it moves the reference.
+            For "int": the point all weights refer to, broadcast to `shape`; best the maximum of the values
+            to come. A reference r nats above it costs r / 0.69 of the 52 bits; a value above it moves the
+            reference.
 
         Raises
         ------
@@ -99,7 +102,9 @@ class LSEState:
             raise TypeError(f"LSEState computes in float32 or float64, got dtype {dtype}")
         if lse == "fuse":
             if reference is not None:
-                raise ValueError("a reference point belongs to lse='int'; the state of 'fuse' keeps its own maximum")
+                raise ValueError(
+                    "a reference point belongs to lse='int'; the state of 'fuse' keeps its own maximum"
+                )
             state.maximum = np.full(shape, -np.inf, dtype)
             state.total = np.zeros(shape, np.float64)
         else:
@@ -148,7 +153,7 @@ class LSEState:
         kept = tuple(length for k, length in enumerate(values.shape) if k not in axes)
         if kept != self.shape:
             raise ValueError(
-                f"values of shape {values.shape} reduced over axis {axis} have shape {kept}, the state has {self.shape}"
+                f"values {values.shape} over axis {axis} reduce to {kept}, the state has {self.shape}"
             )
         if values.size == 0:
             return self
@@ -232,7 +237,9 @@ def _forth(x: np.ndarray, layout: Any) -> np.ndarray:
     return x.transpose(tuple(np.argsort(layout.back)))
 
 
-def _join_fuse(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _join_fuse(
+    x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
     maximum = np.maximum(x[0], y[0])  # NaN wins
     with np.errstate(invalid="ignore", under="ignore"):
         total = sum(t * np.exp(m.astype(np.float64) - maximum) for m, t in (x, y))
@@ -240,7 +247,7 @@ def _join_fuse(x: tuple[np.ndarray, np.ndarray], y: tuple[np.ndarray, np.ndarray
 
 
 def _move(total: Pair, old: np.ndarray, new: np.ndarray) -> Pair:
-    """Integer totals at the references `old` expressed at `new` >= old: times the weight of old at new, truncated."""
+    """Integer totals at `old` expressed at `new` >= old: times the weight of old at new, truncated."""
     if np.array_equal(old, new):
         return total
     hi, lo = (x.copy() for x in np.broadcast_arrays(*total))
@@ -248,7 +255,11 @@ def _move(total: Pair, old: np.ndarray, new: np.ndarray) -> Pair:
     lost = ~np.isfinite(new)
     hi[lost] = lo[lost] = 0
     if moving.any():
-        step = _cpu.int_state_rows(np.ascontiguousarray(old[moving]).reshape(-1, 1), np.ascontiguousarray(new[moving]))
-        values = [(t * w) >> 52 for t, w in zip(to_ints((hi[moving], lo[moving])), to_ints(step), strict=True)]
+        step = _cpu.int_state_rows(
+            np.ascontiguousarray(old[moving]).reshape(-1, 1), np.ascontiguousarray(new[moving])
+        )
+        values = [
+            (t * w) >> 52 for t, w in zip(to_ints((hi[moving], lo[moving])), to_ints(step), strict=True)
+        ]
         hi[moving], lo[moving] = from_ints(values, (len(values),))
     return hi, lo

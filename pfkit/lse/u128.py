@@ -1,7 +1,8 @@
-"""Unsigned 128-bit integers as pairs ``(hi, lo)`` of uint64 arrays: the totals of the integer kernel in Python.
+"""Unsigned 128-bit integers as pairs ``(hi, lo)`` of uint64 arrays: the totals of the integer kernel in
+Python.
 
-A total of 2**52-scaled weights passes 64 bits beyond 4096 equal terms. NumPy has no 128-bit integer, and Python's own
-would need one object a row.
+A total of 2**52-scaled weights passes 64 bits beyond 4096 equal terms. NumPy has no 128-bit integer, and
+Python's own would need one object a row.
 """
 
 from __future__ import annotations
@@ -45,9 +46,11 @@ def from_ints(values: list[int], shape: tuple[int, ...]) -> Pair:
 
 
 def log_totals(total: Pair, reference: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """``reference + ln(total / 2**52)`` element by element, rounded once to `dtype`; -inf where the total is 0."""
+    """``reference + ln(total / 2**52)`` by element, rounded once to `dtype`; -inf where the total is 0."""
     out = np.empty(reference.shape, dtype)
     flat, points = out.reshape(-1), reference.reshape(-1).tolist()
-    for k, (hi, lo, m) in enumerate(zip(total[0].reshape(-1).tolist(), total[1].reshape(-1).tolist(), points, strict=True)):
+    for k, (hi, lo, m) in enumerate(
+        zip(total[0].reshape(-1).tolist(), total[1].reshape(-1).tolist(), points, strict=True)
+    ):
         flat[k] = _cpu.int_log_total(hi, lo, m, dtype)
     return out

@@ -1,8 +1,8 @@
 """Log-sum-exp with coefficients, ``log |sum_j b_j exp(a_j)|`` and its sign.
 
-Two ways, as everywhere: floats that keep the precision of the tail and of cancelling terms, and integers whose sums
-have no order. Both read twice (the largest term, then the sums) in blocks of bounded size. A coefficient of zero
-removes its term, whatever the term is.
+Two ways, as everywhere: floats that keep the precision of the tail and of cancelling terms, and integers
+whose sums have no order. Both read twice (the largest term, then the sums) in blocks of bounded size. A
+coefficient of zero removes its term, whatever the term is.
 """
 
 from __future__ import annotations
@@ -43,15 +43,16 @@ class _Method(Protocol):
 class FloatSums:
     """Sums in float64, or in long double.
 
-    With m the largest a_j whose coefficient is not zero, the coefficients at m are summed apart from the rest,
-    ``head = sum_{a_j = m} b_j`` and ``tail = sum_{a_j < m} b_j exp(a_j - m)``, and a small tail enters through log1p:
-    ``m + log |head| + log1p(tail / head)`` [1]_. A tail comparable with the head is added to it first, which is exact
-    when the two nearly cancel.
+    With m the largest a_j whose coefficient is not zero, the coefficients at m are summed apart from the
+    rest, ``head = sum_{a_j = m} b_j`` and ``tail = sum_{a_j < m} b_j exp(a_j - m)``, and a small tail enters
+    through log1p: ``m + log |head| + log1p(tail / head)`` [1]_. A tail comparable with the head is added to
+    it first, which is exact when the two nearly cancel.
 
-    Infinite coefficients and terms follow the arithmetic of the plain expression: ``inf - inf`` and ``inf * exp(-inf)``
-    are NaN.
+    Infinite coefficients and terms follow the arithmetic of the plain expression: ``inf - inf`` and ``inf *
+    exp(-inf)`` are NaN.
 
-    .. [1] P. Blanchard, D. J. Higham, N. J. Higham, "Accurately computing the log-sum-exp and softmax functions",
+    .. [1] P. Blanchard, D. J. Higham, N. J. Higham, "Accurately computing the log-sum-exp and softmax
+    functions",
        IMA J. Numer. Anal. 41 (2021), for the shift and the log1p form.
     """
 
@@ -71,7 +72,9 @@ class FloatSums:
         x, b = piece
         with np.errstate(all="ignore"):
             terms = b * np.exp(x - np.where(np.isfinite(m), m, 0)[:, None])
-            if not np.isfinite(b).all():  # an infinite coefficient wins over an exponential that underflows to 0
+            if not np.isfinite(
+                b
+            ).all():  # an infinite coefficient wins over an exponential that underflows to 0
                 terms = np.where(np.isinf(b) & (x > -np.inf), b, terms)
             at_max = (x == m[:, None]) & (x > -np.inf)
             return np.stack([np.where(at_max, terms, 0).sum(axis=1), np.where(at_max, 0, terms).sum(axis=1)])
@@ -84,18 +87,20 @@ class FloatSums:
         with np.errstate(all="ignore"):
             total = head + tail
             near = np.log(np.abs(head)) + np.log1p(tail / head)
-            value = np.where(np.abs(tail) <= 0.5 * np.abs(head), near, np.log(np.abs(total)))
+            small = (np.abs(tail) <= 0.5 * np.abs(head)) & (head != 0)
+            value = np.where(small, near, np.log(np.abs(total)))
             value = np.where(np.isinf(total), np.inf, value) + np.where(np.isfinite(m), m, 0)
         return value, np.sign(total)
 
 
 class IntSums:
-    """Integer sums in float32's or float64's log-weights: one for the positive, one for the negative coefficients.
+    """Integer sums in float32's or float64's log-weights: one for the positive, one for the negative
+    coefficients.
 
-    Each term is ``t_j = a_j + log |b_j|``; the integer weights of both signs are taken at one reference, the largest
-    t_j, so their difference is an exact integer and equal sums cancel to nothing. The bound of the unweighted kernel
-    holds for each of the two sums; for their difference it grows by ``sum |b_j| exp(a_j) / |sum b_j exp(a_j)|``, and
-    the rounding of t_j is added to it.
+    Each term is ``t_j = a_j + log |b_j|``; the integer weights of both signs are taken at one reference, the
+    largest t_j, so their difference is an exact integer and equal sums cancel to nothing. The bound of the
+    unweighted kernel holds for each of the two sums; for their difference it grows by ``sum |b_j| exp(a_j) /
+    |sum b_j exp(a_j)|``, and the rounding of t_j is added to it.
     """
 
     def __init__(self, dtype: np.dtype) -> None:
@@ -118,7 +123,12 @@ class IntSums:
         found: list[Any] = []
         for side in (b > 0, b < 0):
             kept = np.where(side & finite[:, None], t, self.dtype.type(-np.inf))
-            found.append((_cpu.int_state_rows(np.ascontiguousarray(kept), reference), ((t == np.inf) & side).any(axis=1)))
+            found.append(
+                (
+                    _cpu.int_state_rows(np.ascontiguousarray(kept), reference),
+                    ((t == np.inf) & side).any(axis=1),
+                )
+            )
         return found
 
     def add(self, x: list[Any], y: list[Any]) -> list[Any]:
@@ -136,8 +146,10 @@ class IntSums:
         return (np.where(undecided, number(np.nan), z) for z in (value, signs))  # type: ignore[return-value]
 
 
-def weighted_blocks(a: np.ndarray, b: np.ndarray | None, axes: tuple[int, ...], method: _Method) -> ValueAndSign:
-    """Value and sign over `axes` of `a` and `b` (one shape; b None: all ones), in ``method.dtype``; shape: the kept axes."""
+def weighted_blocks(
+    a: np.ndarray, b: np.ndarray | None, axes: tuple[int, ...], method: _Method
+) -> ValueAndSign:
+    """Value and sign over `axes` of `a` and `b` (one shape; None: all ones), in ``method.dtype``."""
     layout = memory_order(a, axes)
     n_kept = a.ndim - len(axes)
     views = [None if x is None else layout.view(x) for x in (a, b)]
@@ -184,7 +196,8 @@ def _two_reads(parts: list[Callable[[], Any]], method: _Method) -> ValueAndSign:
 def split_signs(
     a: np.ndarray, b: np.ndarray, lse: Callable[[np.ndarray], np.ndarray], dtype: np.dtype
 ) -> ValueAndSign:
-    """Value and sign for a kernel that knows no coefficients: the LSEs of the two signs, then the log of their difference.
+    """Value and sign for a kernel that knows no coefficients: the LSEs of the two signs, then the log of
+    their difference.
 
     `a` and `b` have one shape; `lse` reduces an array of that shape.
     """

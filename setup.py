@@ -43,7 +43,7 @@ class BuildExt(build_ext):
         if msvc:
             flags = ["/O2", "/std:c11", "/fp:precise"]
         else:
-            flags = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno"]
+            flags = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing"]
             if os.environ.get("PFKIT_SANITIZE"):
                 sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
                 flags += ["-O1", "-g", *sanitize]

@@ -35,60 +35,83 @@ def lse_1d(a, kind):
     return np.float64(value)
 
 
-def normalize(log_w, kind, weights=None):
+def normalize(log_w, kind, weights=None, bint want_ints=True):
     """(weights, log_norm, ess, ints) of the 1-D log-weights `log_w`; each is exponentiated once.
 
-    ints: the integer weights of kind "int" (uint32 to 2**20 particles, uint64 beyond), None for "fuse".
+    ints: the integer weights of kind "int" (uint32 to 2**20 particles, uint64 beyond), None for "fuse" or if not wanted.
     All -inf: weights 0, log_norm -inf, ess 0. NaN: log_norm NaN. +inf: log_norm +inf. In both the weights are NaN.
     """
     if log_w.ndim != 1 or log_w.dtype not in (np.float32, np.float64):
         raise TypeError(f"normalize takes a 1-D float32 or float64 array, not {log_w.ndim}-D {log_w.dtype}")
     if weights is None:
         weights = np.empty_like(log_w)
+    elif weights.dtype != log_w.dtype or weights.shape != log_w.shape:
+        raise ValueError(f"weights {weights.dtype}{weights.shape} must match log_w {log_w.dtype}{log_w.shape}")
     if kind != "int":
         raise ValueError(f"no compiled normalisation {kind!r}")
+    return _int_normalize(log_w, weights, want_ints)
+
+
+cdef object _int_normalize(object log_w, object weights, bint want_ints):
     cdef size_t n = log_w.shape[0]
     cdef bint wide = n > PF_WEIGHTS32_MAX
-    ints = np.empty(n, np.uint64 if wide else np.uint32)
     cdef const float[::1] x32
     cdef const double[::1] x64
     cdef float[::1] W32
     cdef double[::1] W64
     cdef uint32_t[::1] w32
     cdef uint64_t[::1] w64
+    cdef uint32_t *p32 = NULL
+    cdef uint64_t *p64 = NULL
     cdef pf_norm norm
     cdef double m = -INFINITY
-    if wide:
-        w64 = ints
-    else:
-        w32 = ints
-    if log_w.dtype == np.float32:
+    cdef bint single = log_w.dtype == np.float32
+    if single:
         x32, W32 = log_w, weights
-        if n:
-            with nogil:
+    else:
+        x64, W64 = log_w, weights
+    ints = None
+    if n:
+        if want_ints or (wide and single):
+            ints = np.empty(n, np.uint64 if wide else np.uint32)
+            if wide:
+                w64 = ints
+                p64 = &w64[0]
+            else:
+                w32 = ints
+                p32 = &w32[0]
+        elif single:      # the integers fit where the weights go, and are scaled in place
+            p32 = <uint32_t *>&W32[0]
+        elif wide:
+            p64 = <uint64_t *>&W64[0]
+        else:             # upper half: the scaling, left to right, never overtakes what it still has to read
+            p32 = <uint32_t *>&W64[0] + n
+        with nogil:
+            if single:
                 m = _level.intlse.max_f32(&x32[0], n)
                 if isfinite(m):
                     if wide:
-                        _level.weights.int64_f32(&x32[0], n, <float>m, &w64[0], &norm)
-                        _level.weights.scale64_f32(&w64[0], n, norm.scale, &W32[0])
+                        _level.weights.int64_f32(&x32[0], n, <float>m, p64, &norm)
+                        _level.weights.scale64_f32(p64, n, norm.scale, &W32[0])
                     else:
-                        _level.weights.int32_f32(&x32[0], n, <float>m, &w32[0], &norm)
-                        _level.weights.scale32_f32(&w32[0], n, norm.scale, &W32[0])
-    else:
-        x64, W64 = log_w, weights
-        if n:
-            with nogil:
+                        _level.weights.int32_f32(&x32[0], n, <float>m, p32, &norm)
+                        _level.weights.scale32_f32(p32, n, norm.scale, &W32[0])
+            else:
                 m = _level.intlse.max_f64(&x64[0], n)
                 if isfinite(m):
                     if wide:
-                        _level.weights.int64_f64(&x64[0], n, m, &w64[0], &norm)
-                        _level.weights.scale64_f64(&w64[0], n, norm.scale, &W64[0])
+                        _level.weights.int64_f64(&x64[0], n, m, p64, &norm)
+                        _level.weights.scale64_f64(p64, n, norm.scale, &W64[0])
                     else:
-                        _level.weights.int32_f64(&x64[0], n, m, &w32[0], &norm)
-                        _level.weights.scale32_f64(&w32[0], n, norm.scale, &W64[0])
+                        _level.weights.int32_f64(&x64[0], n, m, p32, &norm)
+                        _level.weights.scale32_f64(p32, n, norm.scale, &W64[0])
+    if not want_ints:
+        ints = None
+    elif n == 0:
+        ints = np.empty(0, np.uint32)
     if not isfinite(m):
-        ints[...] = 0
+        if ints is not None:
+            ints[...] = 0
         weights[...] = 0.0 if m == -INFINITY else np.nan
         return weights, m, 0.0 if m == -INFINITY else np.nan, ints
-    log_norm = float(np.float32(norm.log_norm)) if log_w.dtype == np.float32 else norm.log_norm
-    return weights, log_norm, norm.ess, ints
+    return weights, float(<float>norm.log_norm) if single else norm.log_norm, norm.ess, ints

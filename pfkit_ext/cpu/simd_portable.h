@@ -97,7 +97,16 @@ PF_INLINE u32x16 f64_to_u32(f64x16 a)
 }
 PF_INLINE f64x16 u32_to_f64(u32x16 a) { f64x16 r; PF_EACH r.v[k] = (double)(int32_t)a.v[k]; return r; }
 
-PF_INLINE u32x16 u32_deficit(u32x16 i)
+PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+{
+    f64x16 d = u32_to_f64(w);
+    PF_EACH d.v[k] *= scale.v[k];
+    return f64_to_f32(d);
+}
+
+typedef u32x16 pf_deficit;
+PF_INLINE u32x16 deficit_unpack(pf_deficit D) { return D; }
+PF_INLINE pf_deficit u32_deficit(u32x16 i)
 {
     u32x16 r;
     PF_EACH {
@@ -107,7 +116,7 @@ PF_INLINE u32x16 u32_deficit(u32x16 i)
     }
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
+PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
 {
     u32x16 r;
     PF_EACH {
@@ -117,7 +126,7 @@ PF_INLINE u32x16 u32_weights32(u32x16 i, u32x16 D)
     return r;
 }
 PF_INLINE pf_acc64 acc64_zero(void) { pf_acc64 r; PF_EACH r.v[k] = 0; return r; }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, u32x16 D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
 {
     PF_EACH {
         uint32_t s = i.v[k] >> 16;

@@ -15,9 +15,9 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
     return total;
 }
 
-#define WEIGHTS_STEP(F, v, store)                                                                                      \
+#define WEIGHTS_STEP(store)                                                                                            \
     {                                                                                                                  \
-        u32x16 i = int_index_##F(v, mv), D = u32_deficit(i), q = u32_weights32(i, D);                                  \
+        u32x16 q = u32_weights32(i, D);                                                                                \
         logs = acc64_weights(logs, i, D);                                                                              \
         sum = acc64_add_u32(sum, q);                                                                                   \
         acc64_add_squares(&low, &high, q);                                                                             \
@@ -30,15 +30,11 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
         pf_u128 total = u128_from64(0);                                                                                \
         pf_acc64 sum = acc64_zero(), low = sum, high = sum;                                                            \
         const F##x16 mv = F##_set1(m);                                                                                 \
-        size_t padded = 0;                                                                                             \
         for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
-            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK, j = start;                                       \
+            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                                  \
             pf_acc64 logs = acc64_zero();                                                                              \
-            for (; j + 16 <= end; j += 16) WEIGHTS_STEP(F, F##_load(x + j), u32_store(w + j, q))                       \
-            if (j < end) {                                                                                             \
-                padded = end - j;                                                                                      \
-                WEIGHTS_STEP(F, F##_load_tail(x + j, padded, -(T)INFINITY), u32_store_tail(w + j, q, padded))          \
-            }                                                                                                          \
+            INT_PIPELINE(F, T, x, start, end, WEIGHTS_STEP(u32_store(w + j, q)),                                       \
+                         WEIGHTS_STEP(u32_store_tail(w + j, q, rest)))                                                 \
             total = int_flush(total, logs);                                                                            \
         }                                                                                                              \
         uint64_t S = u128_lo(int_flush(u128_from64(0), sum));                                                          \
@@ -59,7 +55,7 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
             u32x16 i = int_index_##F(count < 16 ? F##_load_tail(x + j, count, -(T)INFINITY) : F##_load(x + j), mv);    \
             uint32_t index[16], deficit[16];                                                                           \
             u32_store(index, i);                                                                                       \
-            u32_store(deficit, u32_deficit(i));                                                                        \
+            u32_store(deficit, deficit_unpack(u32_deficit(i)));                                                                        \
             for (size_t k = 0; k < count; k++) {                                                                       \
                 uint32_t s = index[k] >> 16;                                                                           \
                 uint64_t M = (uint64_t)((1u << 20) - (deficit[k] << 3)) << 32;                                         \
@@ -88,7 +84,7 @@ static void weights_scale32_f32(const uint32_t *w, size_t n, double scale, float
 {
     const f64x16 s = f64_set1(scale);
     size_t j = 0;
-    for (; j + 16 <= n; j += 16) f32_store(W + j, f64_to_f32(f64_mul(u32_to_f64(u32_load(w + j)), s)));
+    for (; j + 16 <= n; j += 16) f32_store(W + j, u32_scale_f32(u32_load(w + j), s));
     for (; j < n; j++) W[j] = (float)((double)w[j] * scale);
 }
 static void weights_scale32_f64(const uint32_t *w, size_t n, double scale, double *W)

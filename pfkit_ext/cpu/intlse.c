@@ -57,6 +57,8 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
         }                                                                                                              \
     }
 
+#define INT_ADD acc = acc64_weights(acc, u32_shifts(i), D)
+
 /* One body for both dtypes. F: f32 or f64; T: float or double. */
 #define INT_DEFINE(F, T)                                                                                               \
     static T int_max_##F(const T *x, size_t n)                                                                         \
@@ -87,7 +89,7 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
         for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
             size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                                  \
             pf_acc64 acc = acc64_zero();                                                                               \
-            INT_PIPELINE(F, T, x, start, end, acc = acc64_weights(acc, i, D), acc = acc64_weights(acc, i, D))          \
+            INT_PIPELINE(F, T, x, start, end, INT_ADD, INT_ADD)          \
             total = int_flush(total, acc);                                                                             \
         }                                                                                                              \
         return total;                                                                                                  \

@@ -120,21 +120,20 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)             /* below 2^31 */
     return r;
 }
 
-/* float32(float64(w) * scale), w below 2^31: 2^52 + w is put together from the integer halves, since the conversion
- * instructions are the bottleneck here. The unpacks pair lanes 0, 1 with 4, 5; the final shuffle undoes it. */
-PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale)
+/* out = float32(float64(w) * scale), w below 2^31. The even and the odd elements become doubles by putting the exponent
+ * of 2^52 beside them: conversions and lane-crossing shuffles are the bottleneck here. */
+PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
 {
     const __m256i exponent = _mm256_set1_epi32(0x43300000);
     const __m256d two52 = _mm256_set1_pd(4503599627370496.0);
-    f32x16 r;
     for (int k = 0; k < 2; k++) {
-        __m256d low = _mm256_castsi256_pd(_mm256_unpacklo_epi32(w.v[k], exponent));
-        __m256d high = _mm256_castsi256_pd(_mm256_unpackhi_epi32(w.v[k], exponent));
-        __m128 a = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(low, two52), scale.v[0]));
-        __m128 b = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(high, two52), scale.v[0]));
-        r.v[k] = _mm256_set_m128(_mm_shuffle_ps(a, b, 0xEE), _mm_shuffle_ps(a, b, 0x44));
+        __m256d even = _mm256_castsi256_pd(_mm256_blend_epi32(w.v[k], exponent, 0xAA));
+        __m256d odd = _mm256_castsi256_pd(_mm256_blend_epi32(_mm256_srli_epi64(w.v[k], 32), exponent, 0xAA));
+        __m128 a = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(even, two52), scale.v[0]));
+        __m128 b = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(odd, two52), scale.v[0]));
+        _mm_storeu_ps(out + 8 * k, _mm_unpacklo_ps(a, b));
+        _mm_storeu_ps(out + 8 * k + 4, _mm_unpackhi_ps(a, b));
     }
-    return r;
 }
 
 /* ---- the integer exponential: i is a Q16.16 exponent index ------------------------------------------------- */
@@ -161,7 +160,15 @@ PF_INLINE u32x16 deficit_unpack(pf_deficit D)
     return r;
 }
 
-PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
+/* the whole shifts s = i >> 16 */
+PF_INLINE u32x16 u32_shifts(u32x16 i)
+{
+    u32x16 r;
+    for (int k = 0; k < 2; k++) r.v[k] = _mm256_srli_epi32(i.v[k], 16);
+    return r;
+}
+
+PF_INLINE u32x16 u32_weights32(u32x16 s, pf_deficit D)
 {
     /* 0xFFFFFFFE - (D << 15): D << 15 = (D' + 2^15) << 15 with D' signed, by one multiply-add of 16-bit halves */
     const __m256i k0 = _mm256_set1_epi32(0x00008000), k1 = _mm256_set1_epi32((int)0x80000000u);
@@ -169,7 +176,7 @@ PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
     u32x16 r;
     for (int k = 0; k < 2; k++) {
         __m256i M = _mm256_add_epi32(top, _mm256_madd_epi16(D, k ? k1 : k0));          /* -2^15 D' */
-        M = _mm256_srlv_epi32(M, _mm256_srli_epi32(i.v[k], 16));
+        M = _mm256_srlv_epi32(M, s.v[k]);
         r.v[k] = _mm256_srli_epi32(_mm256_add_epi32(M, _mm256_set1_epi32(1)), 1);
     }
     return r;
@@ -183,38 +190,37 @@ PF_INLINE pf_acc64 acc64_zero(void)
 }
 /* acc += the sixteen 64-bit weights ((2^20 - 8 D) << 32) >> s, two a lane and call: modular, flush within 2^10 calls.
  * Two accumulators only: more would be spilled to memory. */
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 s, pf_deficit D)
 {
     const __m256i high = _mm256_set1_epi64x((long long)0xffffffff00000000ull);
     const __m256i k0 = _mm256_set1_epi32(0x0000fff8), k1 = _mm256_set1_epi32((int)0xfff80000u);    /* -8 */
     const __m256i top = _mm256_set1_epi32((1 << 20) - (1 << 18));
     for (int k = 0; k < 2; k++) {
         __m256i M = _mm256_add_epi32(top, _mm256_madd_epi16(D, k ? k1 : k0));
-        __m256i s = _mm256_and_si256(_mm256_srli_epi64(i.v[k], 16), _mm256_set1_epi64x(0xffff));
-        acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_srlv_epi64(_mm256_slli_epi64(M, 32), s));
-        acc.v[1] = _mm256_add_epi64(acc.v[1], _mm256_srlv_epi64(_mm256_and_si256(M, high), _mm256_srli_epi64(i.v[k], 48)));
+        __m256i even = _mm256_and_si256(s.v[k], _mm256_set1_epi64x(0xffff)), odd = _mm256_srli_epi64(s.v[k], 32);
+        acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_srlv_epi64(_mm256_slli_epi64(M, 32), even));
+        acc.v[1] = _mm256_add_epi64(acc.v[1], _mm256_srlv_epi64(_mm256_and_si256(M, high), odd));
     }
     return acc;
 }
+/* acc += the sixteen 31-bit weights; two of them still fit 32 bits */
 PF_INLINE pf_acc64 acc64_add_u32(pf_acc64 acc, u32x16 w)
 {
-    const __m256i low = _mm256_set1_epi64x(0xffffffffll);
-    __m256i pair = _mm256_add_epi64(_mm256_srli_epi64(w.v[0], 32), _mm256_srli_epi64(w.v[1], 32));
-    acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_add_epi64(_mm256_and_si256(w.v[0], low), _mm256_and_si256(w.v[1], low)));
-    acc.v[1] = _mm256_add_epi64(acc.v[1], pair);
+    __m256i pair = _mm256_add_epi32(w.v[0], w.v[1]);
+    acc.v[0] = _mm256_add_epi64(acc.v[0], _mm256_and_si256(pair, _mm256_set1_epi64x(0xffffffffll)));
+    acc.v[1] = _mm256_add_epi64(acc.v[1], _mm256_srli_epi64(pair, 32));
     return acc;
 }
-/* modular sum of w^2 in `low`, sum of w^2 >> 32 in `high`: together they determine the exact sum (weights.c) */
+/* Exact squares of 31-bit weights: four of them fit 64 bits, and with `low` their modular sum and `high` the sum of the
+ * upper halves of those fours, the exact total is known (weights.c). */
 PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
 {
-    for (int k = 0; k < 2; k++) {
-        __m256i odd = _mm256_srli_epi64(w.v[k], 32);
-        __m256i a = _mm256_mul_epu32(w.v[k], w.v[k]), b = _mm256_mul_epu32(odd, odd);
-        low->v[0] = _mm256_add_epi64(low->v[0], a);
-        low->v[1] = _mm256_add_epi64(low->v[1], b);
-        high->v[0] = _mm256_add_epi64(high->v[0], _mm256_srli_epi64(a, 32));
-        high->v[1] = _mm256_add_epi64(high->v[1], _mm256_srli_epi64(b, 32));
-    }
+    __m256i odd0 = _mm256_srli_epi64(w.v[0], 32), odd1 = _mm256_srli_epi64(w.v[1], 32);
+    __m256i a = _mm256_add_epi64(_mm256_mul_epu32(w.v[0], w.v[0]), _mm256_mul_epu32(odd0, odd0));
+    __m256i b = _mm256_add_epi64(_mm256_mul_epu32(w.v[1], w.v[1]), _mm256_mul_epu32(odd1, odd1));
+    __m256i four = _mm256_add_epi64(a, b);
+    low->v[0] = _mm256_add_epi64(low->v[0], four);
+    high->v[0] = _mm256_add_epi64(high->v[0], _mm256_srli_epi64(four, 32));
 }
 PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)        /* number of 64-bit words written, at most 16 */
 {

@@ -107,11 +107,12 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
     return r;
 }
 
-PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+/* out = float32(float64(w) * scale), w below 2^31 */
+PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
 {
     f64x16 d = u32_to_f64(w);
     for (int k = 0; k < 2; k++) d.v[k] = _mm512_mul_pd(d.v[k], scale.v[k]);
-    return f64_to_f32(d);
+    _mm512_storeu_ps(out, f64_to_f32(d).v[0]);
 }
 
 /* D(F) with the sixteen fractions in one 256-bit vector of 16-bit lanes. */
@@ -128,11 +129,17 @@ PF_INLINE pf_deficit u32_deficit(u32x16 i)
     r.v[0] = _mm512_cvtepu16_epi32(D);
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
+PF_INLINE u32x16 u32_shifts(u32x16 i)
+{
+    u32x16 r;
+    r.v[0] = _mm512_srli_epi32(i.v[0], 16);
+    return r;
+}
+PF_INLINE u32x16 u32_weights32(u32x16 s, pf_deficit D)
 {
     u32x16 r;
     __m512i M = _mm512_sub_epi32(_mm512_set1_epi32((int)0xFFFFFFFEu), _mm512_slli_epi32(D.v[0], 15));
-    M = _mm512_srlv_epi32(M, _mm512_srli_epi32(i.v[0], 16));
+    M = _mm512_srlv_epi32(M, s.v[0]);
     r.v[0] = _mm512_srli_epi32(_mm512_add_epi32(M, _mm512_set1_epi32(1)), 1);
     return r;
 }
@@ -142,13 +149,12 @@ PF_INLINE pf_acc64 acc64_zero(void)
     r.v[0] = r.v[1] = _mm512_setzero_si512();
     return r;
 }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 s, pf_deficit D)
 {
     const __m512i high = _mm512_set1_epi64((long long)0xffffffff00000000ull);
     __m512i M = _mm512_sub_epi32(_mm512_set1_epi32(1 << 20), _mm512_slli_epi32(D.v[0], 3));
-    __m512i s = _mm512_srli_epi32(i.v[0], 16);
-    __m512i even = _mm512_srlv_epi64(_mm512_slli_epi64(M, 32), _mm512_and_si512(s, _mm512_set1_epi64(0xffff)));
-    __m512i odd = _mm512_srlv_epi64(_mm512_and_si512(M, high), _mm512_srli_epi64(s, 32));
+    __m512i even = _mm512_srlv_epi64(_mm512_slli_epi64(M, 32), _mm512_and_si512(s.v[0], _mm512_set1_epi64(0xffff)));
+    __m512i odd = _mm512_srlv_epi64(_mm512_and_si512(M, high), _mm512_srli_epi64(s.v[0], 32));
     acc.v[0] = _mm512_add_epi64(acc.v[0], even);
     acc.v[1] = _mm512_add_epi64(acc.v[1], odd);
     return acc;
@@ -162,11 +168,9 @@ PF_INLINE pf_acc64 acc64_add_u32(pf_acc64 acc, u32x16 w)
 PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
 {
     __m512i odd = _mm512_srli_epi64(w.v[0], 32);
-    __m512i a = _mm512_mul_epu32(w.v[0], w.v[0]), b = _mm512_mul_epu32(odd, odd);
-    low->v[0] = _mm512_add_epi64(low->v[0], a);
-    low->v[1] = _mm512_add_epi64(low->v[1], b);
-    high->v[0] = _mm512_add_epi64(high->v[0], _mm512_srli_epi64(a, 32));
-    high->v[1] = _mm512_add_epi64(high->v[1], _mm512_srli_epi64(b, 32));
+    __m512i two = _mm512_add_epi64(_mm512_mul_epu32(w.v[0], w.v[0]), _mm512_mul_epu32(odd, odd));
+    low->v[0] = _mm512_add_epi64(low->v[0], two);
+    high->v[0] = _mm512_add_epi64(high->v[0], _mm512_srli_epi64(two, 32));
 }
 PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)
 {

@@ -115,11 +115,13 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
     return r;
 }
 
-PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+/* out = float32(float64(w) * scale), w below 2^31 */
+PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
 {
     f64x16 d = u32_to_f64(w);
     for (int k = 0; k < 8; k++) d.v[k] = vmulq_f64(d.v[k], scale.v[k]);
-    return f64_to_f32(d);
+    f32x16 r = f64_to_f32(d);
+    for (int k = 0; k < 4; k++) vst1q_f32(out + 4 * k, r.v[k]);
 }
 
 PF_INLINE uint16x8_t neon_mulhi_u16(uint16x8_t a, uint16x8_t b)
@@ -146,13 +148,19 @@ PF_INLINE pf_deficit u32_deficit(u32x16 i)
     }
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
+PF_INLINE u32x16 u32_shifts(u32x16 i)
+{
+    u32x16 r;
+    for (int k = 0; k < 4; k++) r.v[k] = vshrq_n_u32(i.v[k], 16);
+    return r;
+}
+PF_INLINE u32x16 u32_weights32(u32x16 s, pf_deficit D)
 {
     u32x16 r;
     for (int k = 0; k < 4; k++) {
         uint32x4_t M = vsubq_u32(vdupq_n_u32(0xFFFFFFFEu), vshlq_n_u32(D.v[k], 15));
-        int32x4_t s = vnegq_s32(vreinterpretq_s32_u32(vshrq_n_u32(i.v[k], 16)));        /* 32 and beyond give 0 */
-        r.v[k] = vshrq_n_u32(vaddq_u32(vshlq_u32(M, s), vdupq_n_u32(1)), 1);
+        int32x4_t right = vnegq_s32(vreinterpretq_s32_u32(s.v[k]));                    /* 32 and beyond give 0 */
+        r.v[k] = vshrq_n_u32(vaddq_u32(vshlq_u32(M, right), vdupq_n_u32(1)), 1);
     }
     return r;
 }
@@ -162,14 +170,14 @@ PF_INLINE pf_acc64 acc64_zero(void)
     for (int k = 0; k < 4; k++) r.v[k] = vdupq_n_u64(0);
     return r;
 }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 s, pf_deficit D)
 {
     for (int k = 0; k < 4; k++) {
         uint32x4_t M = vsubq_u32(vdupq_n_u32(1u << 20), vshlq_n_u32(D.v[k], 3));
-        int32x4_t s = vnegq_s32(vreinterpretq_s32_u32(vshrq_n_u32(i.v[k], 16)));
+        int32x4_t right = vnegq_s32(vreinterpretq_s32_u32(s.v[k]));
         uint64x2_t low = vshll_n_u32(vget_low_u32(M), 31), high = vshll_high_n_u32(M, 31);
-        low = vshlq_u64(vaddq_u64(low, low), vmovl_s32(vget_low_s32(s)));
-        high = vshlq_u64(vaddq_u64(high, high), vmovl_high_s32(s));
+        low = vshlq_u64(vaddq_u64(low, low), vmovl_s32(vget_low_s32(right)));
+        high = vshlq_u64(vaddq_u64(high, high), vmovl_high_s32(right));
         acc.v[k] = vaddq_u64(acc.v[k], vaddq_u64(low, high));
     }
     return acc;
@@ -183,8 +191,9 @@ PF_INLINE void acc64_add_squares(pf_acc64 *low, pf_acc64 *high, u32x16 w)
 {
     for (int k = 0; k < 4; k++) {
         uint64x2_t a = vmull_u32(vget_low_u32(w.v[k]), vget_low_u32(w.v[k])), b = vmull_high_u32(w.v[k], w.v[k]);
-        low->v[k] = vaddq_u64(low->v[k], vaddq_u64(a, b));
-        high->v[k] = vaddq_u64(high->v[k], vaddq_u64(vshrq_n_u64(a, 32), vshrq_n_u64(b, 32)));
+        uint64x2_t two = vaddq_u64(a, b);
+        low->v[k] = vaddq_u64(low->v[k], two);
+        high->v[k] = vsraq_n_u64(high->v[k], two, 32);
     }
 }
 PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)

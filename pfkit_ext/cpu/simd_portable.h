@@ -97,11 +97,12 @@ PF_INLINE u32x16 f64_to_u32(f64x16 a)
 }
 PF_INLINE f64x16 u32_to_f64(u32x16 a) { f64x16 r; PF_EACH r.v[k] = (double)(int32_t)a.v[k]; return r; }
 
-PF_INLINE f32x16 u32_scale_f32(u32x16 w, f64x16 scale) 
+/* out = float32(float64(w) * scale), w below 2^31 */
+PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
 {
     f64x16 d = u32_to_f64(w);
     PF_EACH d.v[k] *= scale.v[k];
-    return f64_to_f32(d);
+    PF_EACH out[k] = (float)d.v[k];
 }
 
 typedef u32x16 pf_deficit;
@@ -116,22 +117,22 @@ PF_INLINE pf_deficit u32_deficit(u32x16 i)
     }
     return r;
 }
-PF_INLINE u32x16 u32_weights32(u32x16 i, pf_deficit D)
+PF_INLINE u32x16 u32_shifts(u32x16 i) { PF_EACH i.v[k] >>= 16; return i; }
+PF_INLINE u32x16 u32_weights32(u32x16 s, pf_deficit D)
 {
     u32x16 r;
     PF_EACH {
-        uint32_t s = i.v[k] >> 16, M = (0xFFFFFFFEu - (D.v[k] << 15)) >> (s & 31u);
-        r.v[k] = ((s > 31u ? 0u : M) + 1u) >> 1;
+        uint32_t M = (0xFFFFFFFEu - (D.v[k] << 15)) >> (s.v[k] & 31u);
+        r.v[k] = ((s.v[k] > 31u ? 0u : M) + 1u) >> 1;
     }
     return r;
 }
 PF_INLINE pf_acc64 acc64_zero(void) { pf_acc64 r; PF_EACH r.v[k] = 0; return r; }
-PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 i, pf_deficit D)
+PF_INLINE pf_acc64 acc64_weights(pf_acc64 acc, u32x16 s, pf_deficit D)
 {
     PF_EACH {
-        uint32_t s = i.v[k] >> 16;
         uint64_t M = (uint64_t)((1u << 20) - (D.v[k] << 3)) << 32;
-        acc.v[k] += s > 63u ? 0u : M >> (s & 63u);
+        acc.v[k] += s.v[k] > 63u ? 0u : M >> (s.v[k] & 63u);
     }
     return acc;
 }

@@ -17,15 +17,15 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
 
 #define WEIGHTS_STEP(store)                                                                                            \
     {                                                                                                                  \
-        u32x16 q = u32_weights32(i, D);                                                                                \
-        logs = acc64_weights(logs, i, D);                                                                              \
+        u32x16 s = u32_shifts(i), q = u32_weights32(s, D);                                                             \
+        logs = acc64_weights(logs, s, D);                                                                              \
         sum = acc64_add_u32(sum, q);                                                                                   \
         acc64_add_squares(&low, &high, q);                                                                             \
         store;                                                                                                         \
     }
 
 #define WEIGHTS_DEFINE(F, T)                                                                                           \
-    static void weights_int32_##F(const T *x, size_t n, T m, uint32_t *w, pf_norm *out)                                \
+    static void weights_int32_##F(const T *PF_RESTRICT x, size_t n, T m, uint32_t *PF_RESTRICT w, pf_norm *out)                       \
     {                                                                                                                  \
         pf_u128 total = u128_from64(0);                                                                                \
         pf_acc64 sum = acc64_zero(), low = sum, high = sum;                                                            \
@@ -84,7 +84,7 @@ static void weights_scale32_f32(const uint32_t *w, size_t n, double scale, float
 {
     const f64x16 s = f64_set1(scale);
     size_t j = 0;
-    for (; j + 16 <= n; j += 16) f32_store(W + j, u32_scale_f32(u32_load(w + j), s));
+    for (; j + 16 <= n; j += 16) u32_scale_store_f32(W + j, u32_load(w + j), s);
     for (; j < n; j++) W[j] = (float)((double)w[j] * scale);
 }
 static void weights_scale32_f64(const uint32_t *w, size_t n, double scale, double *W)

@@ -1,6 +1,7 @@
 """Particle filters."""
 
 from .errors import CollapseWarning, FilterCollapse, InvalidWeight
+from .kalman import KalmanResult, kalman_filter, kalman_smoother
 from .moments import weighted_mean, weighted_quantile, weighted_variance
 from .particle_filter import ParticleFilter
 from .resampling import resample
@@ -10,9 +11,12 @@ __all__ = [
     "CollapseWarning",
     "FilterCollapse",
     "FilterResult",
+    "KalmanResult",
     "InvalidWeight",
     "ParticleFilter",
     "StepResult",
+    "kalman_filter",
+    "kalman_smoother",
     "resample",
     "weighted_mean",
     "weighted_quantile",

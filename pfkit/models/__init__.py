@@ -1,6 +1,16 @@
 """State-space models: the base class, models from plain functions, and ready ones."""
 
 from .base import FunctionModel, StateSpaceModel, from_functions
-from .linear_gaussian import LocalLevel
+from .linear_gaussian import LinearGaussian, LocalLevel
+from .population import ThetaLogistic
+from .volatility import StochasticVolatility
 
-__all__ = ["FunctionModel", "LocalLevel", "StateSpaceModel", "from_functions"]
+__all__ = [
+    "FunctionModel",
+    "LinearGaussian",
+    "LocalLevel",
+    "StateSpaceModel",
+    "StochasticVolatility",
+    "ThetaLogistic",
+    "from_functions",
+]

@@ -1,0 +1,69 @@
+"""Arithmetic on particles coordinate by coordinate.
+
+Particles are stored (d, n) contiguous and shown as an (n, d) view, so `x[..., i]` is one contiguous vector. A
+matrix product written as sums over those vectors gives each particle the same bits wherever it stands in the
+array: BLAS does not promise that, and the bits of a filter must not depend on how the particles are cut into
+blocks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def apply_matrix(a: Array, x: Array) -> Array:
+    """x -> a x for every particle: `a` (m, d), `x` (..., d); returns (..., m), stored coordinate-major."""
+    m, d = a.shape
+    out = np.zeros((m, *x.shape[:-1]))
+    for i in range(m):
+        for j in range(d):
+            coefficient = float(a[i, j])
+            if coefficient == 1.0:
+                out[i] += x[..., j]
+            elif coefficient != 0.0:
+                out[i] += coefficient * x[..., j]
+    return np.moveaxis(out, 0, -1)
+
+
+def draw_normal(factor: Array, n: int, rng: np.random.Generator) -> Array:
+    """n draws of N(0, factor factor^T) as (n, d), stored coordinate-major; none drawn if factor is zero."""
+    d = factor.shape[0]
+    if not factor.any():
+        return np.zeros((d, n)).T
+    return apply_matrix(factor, rng.standard_normal((d, n)).T)
+
+
+class NormalDensity:
+    """log N(v; 0, cov) for many v at once, by the Cholesky factor of cov (positive definite).
+
+    Error: that of the forward substitution, about d ulp of the squared Mahalanobis length.
+    """
+
+    def __init__(self, cov: Array):
+        self.chol = np.linalg.cholesky(cov)
+        d = len(cov)
+        self.constant = -0.5 * d * math.log(2.0 * math.pi) - float(np.log(np.diag(self.chol)).sum())
+
+    def log_pdf(self, v: Array) -> Array:
+        """(..., d) -> (...,), float64."""
+        z: list[Array] = []
+        square = np.zeros(v.shape[:-1])
+        for i in range(len(self.chol)):
+            residual = np.asarray(v[..., i], dtype=np.float64)
+            for j in range(i):
+                if self.chol[i, j] != 0.0:
+                    residual = residual - float(self.chol[i, j]) * z[j]
+            z.append(residual / float(self.chol[i, i]))
+            square += z[i] * z[i]
+        return self.constant - 0.5 * square
+
+
+def log_normal(v: Array | float, sd: Array | float) -> Array:
+    """log N(v; 0, sd^2), elementwise, float64."""
+    z = np.asarray(v, dtype=np.float64) / sd
+    return -0.5 * z * z - np.log(sd) - 0.5 * math.log(2.0 * math.pi)

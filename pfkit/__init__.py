@@ -8,6 +8,16 @@
 SciPy alone.
 """
 
+from . import plots
+from .filters import (
+    CollapseWarning,
+    FilterCollapse,
+    FilterResult,
+    InvalidWeight,
+    ParticleFilter,
+    StepResult,
+    resample,
+)
 from .lse import (
     Kernel,
     LogNormalized,
@@ -18,16 +28,44 @@ from .lse import (
     logcumsumexp,
     logsumexp,
 )
+from .models import (
+    LinearGaussian,
+    LocalLevel,
+    RangeRobot,
+    RangeRobotNoise,
+    StateSpaceModel,
+    StochasticVolatility,
+    ThetaLogistic,
+    from_functions,
+)
+from .timing import Timers
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CollapseWarning",
+    "FilterCollapse",
+    "FilterResult",
+    "InvalidWeight",
     "Kernel",
     "LSEState",
+    "LinearGaussian",
+    "LocalLevel",
     "LogNormalized",
+    "ParticleFilter",
+    "RangeRobot",
+    "RangeRobotNoise",
+    "StateSpaceModel",
+    "StepResult",
+    "StochasticVolatility",
+    "ThetaLogistic",
+    "Timers",
     "explain",
+    "from_functions",
     "kernels",
     "log_normalize",
     "logcumsumexp",
     "logsumexp",
+    "plots",
+    "resample",
 ]

@@ -3,12 +3,15 @@
 from .base import FunctionModel, StateSpaceModel, from_functions
 from .linear_gaussian import LinearGaussian, LocalLevel
 from .population import ThetaLogistic
+from .tracking import RangeRobot, RangeRobotNoise
 from .volatility import StochasticVolatility
 
 __all__ = [
     "FunctionModel",
     "LinearGaussian",
     "LocalLevel",
+    "RangeRobot",
+    "RangeRobotNoise",
     "StateSpaceModel",
     "StochasticVolatility",
     "ThetaLogistic",

@@ -2,7 +2,7 @@
 
 A heading of 3.1 rad and one of -3.1 rad are 0.083 rad apart, not 6.2, and their mean is pi, not 0. Everything
 that subtracts or averages a heading or a bearing therefore goes through these functions. A model names its
-angular state coordinates in `angle_dims`, and the filter's means and variances of those coordinates are circular.
+angular state coordinates in `angle_dims`, and the filter's moments of those coordinates are circular.
 """
 
 from __future__ import annotations

@@ -27,6 +27,8 @@ class StateSpaceModel:
         d for states of shape (n, d); None for scalar states of shape (n,).
     input_dim : int
         Greater than 0 if ``transition`` takes an input ``u`` last (odometry, controls, a time step).
+    angle_dims : tuple of int
+        Coordinates that are angles in rad: means and variances of these are circular.
 
     Notes
     -----
@@ -37,6 +39,7 @@ class StateSpaceModel:
 
     state_dim: int | None = None
     input_dim: int = 0
+    angle_dims: tuple[int, ...] = ()
 
     def initial(self, n: int, rng: np.random.Generator) -> np.ndarray:
         """n draws of x_0: (n,) or (n, state_dim)."""

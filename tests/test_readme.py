@@ -1,0 +1,60 @@
+"""Every code block of the README runs, and its numbers are the committed ones."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
+
+
+def test_blocks_are_of_a_kind_that_is_run_here():
+    assert README.count("```") == 2 * len(BLOCKS) > 0
+    assert {language for language, _ in BLOCKS} == {"python", "sh"}
+
+
+def test_python_blocks_run_in_order(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    names: dict = {}
+    for number, (language, text) in enumerate(BLOCKS):
+        if language == "python":
+            exec(compile(text, f"README.md, block {number}", "exec"), names)
+    said = capsys.readouterr().out
+    assert float(said.split()[0]) == pytest.approx(-640.380541, abs=1.5)  # the exact value, quoted above the block
+    assert names["log_norm"] == pytest.approx(-999.592394035556, abs=2.1e-5)
+    assert names["step"].ess <= 2000.0
+    assert abs(names["heading"]) < 0.5
+
+
+def commands():
+    return [line for language, text in BLOCKS if language == "sh" for line in text.splitlines() if line.strip()]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_shell_lines_run(line, tmp_path):
+    words = shlex.split(line)
+    assert words[0] == "python"
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    done = subprocess.run(
+        [sys.executable, *words[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_linked_files_exist():
+    links = [link for link in re.findall(r"\]\(([^)#]+)\)", README) if "://" not in link]
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_ten_lines_are_ten_lines():
+    model = next(text for language, text in BLOCKS if language == "python" and "class Nile" in text)
+    body = [line for line in model.splitlines() if line.strip() and not line.startswith("import")]
+    assert len(body) <= 10

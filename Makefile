@@ -6,7 +6,7 @@ SOURCES = $(wildcard pfkit_ext/*.pyx pfkit_ext/*.pxi pfkit_ext/cpu/*.c pfkit_ext
 BUILD_NEEDS = "setuptools>=77" "cython>=3.0" "numpy>=2"
 ASAN = LD_PRELOAD="$$($(CC) -print-file-name=libasan.so) $$($(CC) -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0
 
-.PHONY: help demo test check slow wheel sanitize bench clean
+.PHONY: help demo test check slow wheel sanitize aarch64 bench clean
 
 help:
 	@echo "make demo      a particle filter follows a real robot (a minute or so, build included)"
@@ -14,6 +14,7 @@ help:
 	@echo "make slow      the longer checks as well"
 	@echo "make wheel     a wheel in dist/, tried in a clean environment that has no compiler"
 	@echo "make sanitize  the C core under AddressSanitizer and UBSan, with the test suite"
+	@echo "make aarch64   the C core cross-compiled for aarch64 and compared bit for bit, in an emulator"
 	@echo "make bench     the log-sum-exp benchmark"
 
 $(BIN)/python:
@@ -54,6 +55,11 @@ sanitize: $(VENV)/.tested
 	PFKIT_SANITIZE=1 $(BIN)/python setup.py -q build --build-base build/sanitize --build-lib build/sanitize/lib
 	PYTHONPATH=build/sanitize/lib $(ASAN) $(BIN)/python -c "import pfkit_ext; assert 'sanitize' in pfkit_ext.__file__"
 	PFKIT_SANITIZED=1 PYTHONPATH=build/sanitize/lib $(ASAN) $(BIN)/pytest -q -x -p no:cacheprovider tests/lse tests/filters tests/cpu
+
+aarch64:
+	@mkdir -p build
+	sh tools/build_levels_check.sh aarch64-linux-gnu-gcc build/levels_check_aarch64 -static
+	qemu-aarch64 build/levels_check_aarch64
 
 bench: $(VENV)/.built
 	$(BIN)/python -m apps.bench_lse

@@ -1,4 +1,4 @@
-/* The order-free integer log-sum-exp: definition in docs/INTEGER_LSE.md, bound 2.1e-5 nats to n = 2^26.
+/* The order-free integer log-sum-exp: definition in docs/integer-lse.md, bound 2.1e-5 nats to n = 2^26.
  *
  * Every element becomes a 64-bit integer weight 2^52 2^(-i / 65536), i the Q16.16 distance from the maximum in units of
  * log 2; integer sums have no order, so the result cannot depend on lanes, blocks, threads or machines.

@@ -3,5 +3,6 @@
 
 include "level.pxi"
 include "lse_int.pxi"
+include "lse_fuse.pxi"
 include "normalize.pxi"
 include "resample.pxi"

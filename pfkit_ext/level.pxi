@@ -66,11 +66,30 @@ cdef extern from "resample.h" nogil:
         void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out) noexcept nogil
         void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out) noexcept nogil
 
+cdef extern from "fuselse.h" nogil:
+    size_t PF_FUSE_BLOCK
+    ctypedef struct pf_fuse_state:
+        double maximum
+        double total
+    ctypedef struct pf_fuse_norm:
+        double log_norm
+        double ess
+    ctypedef struct pf_fuselse_table:
+        pf_fuse_state (*state_f32)(const float *x, size_t n) noexcept nogil
+        pf_fuse_state (*state_f64)(const double *x, size_t n) noexcept nogil
+        void (*rows_f32)(const float *x, size_t rows, size_t n, size_t step, float *out) noexcept nogil
+        void (*rows_f64)(const double *x, size_t rows, size_t n, size_t step, double *out) noexcept nogil
+        void (*normalize_f32)(const float *x, size_t n, float *W, float *block_max, pf_fuse_norm *out) noexcept nogil
+        void (*normalize_f64)(const double *x, size_t n, double *W, double *block_max, pf_fuse_norm *out) noexcept nogil
+        void (*running_f32)(const float *x, size_t n, float *out) noexcept nogil
+        void (*running_f64)(const double *x, size_t n, double *out) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
         pf_intlse_table intlse
         pf_weights_table weights
+        pf_fuselse_table fuselse
         pf_resample_table resample
     const pf_level **pf_levels(int *count)
 

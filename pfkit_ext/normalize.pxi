@@ -9,6 +9,8 @@ def lse_rows(a, kind, out=None):
         out = np.empty(a.shape[0], a.dtype)
     if kind == "int":
         _int_rows(a, out)
+    elif kind == "fuse":
+        _fuse_rows(a, out)
     else:
         raise ValueError(f"no compiled kernel {kind!r}")
     return out
@@ -20,18 +22,21 @@ def lse_1d(a, kind):
     cdef const double[::1] a64
     cdef double value = -INFINITY
     cdef size_t n
+    cdef bint fuse = kind == "fuse"
+    if not fuse and kind != "int":
+        raise ValueError(f"no compiled kernel {kind!r}")
     if a.dtype == np.float32:
         a32 = a
         n = a32.shape[0]
         if n:
             with nogil:
-                value = _int_lse_f32(&a32[0], n)
+                value = _fuse_lse_f32(&a32[0], n) if fuse else _int_lse_f32(&a32[0], n)
         return np.float32(value)
     a64 = a
     n = a64.shape[0]
     if n:
         with nogil:
-            value = _int_lse_f64(&a64[0], n)
+            value = _fuse_lse_f64(&a64[0], n) if fuse else _int_lse_f64(&a64[0], n)
     return np.float64(value)
 
 
@@ -47,6 +52,8 @@ def normalize(log_w, kind, weights=None, bint want_ints=True):
         weights = np.empty_like(log_w)
     elif weights.dtype != log_w.dtype or weights.shape != log_w.shape:
         raise ValueError(f"weights {weights.dtype}{weights.shape} must match log_w {log_w.dtype}{log_w.shape}")
+    if kind == "fuse":
+        return _fuse_normalize(log_w, weights)
     if kind != "int":
         raise ValueError(f"no compiled normalisation {kind!r}")
     return _int_normalize(log_w, weights, want_ints)

@@ -3,6 +3,7 @@
 
 #include "intlse.c"
 #include "weights.c"
+#include "fuselse.c"
 #include "resample.c"
 
 #if defined(PF_LEVEL_AVX512)
@@ -24,5 +25,6 @@ const pf_level PF_SYMBOL = {
     PF_NAME,
     PF_INTLSE_TABLE,
     PF_WEIGHTS_TABLE,
+    PF_FUSELSE_TABLE,
     PF_RESAMPLE_TABLE,
 };

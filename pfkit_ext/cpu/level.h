@@ -2,6 +2,7 @@
 #ifndef PF_LEVEL_H
 #define PF_LEVEL_H
 
+#include "fuselse.h"
 #include "intlse.h"
 #include "resample.h"
 #include "weights.h"
@@ -10,6 +11,7 @@ typedef struct {
     const char *name;
     pf_intlse_table intlse;
     pf_weights_table weights;
+    pf_fuselse_table fuselse;
     pf_resample_table resample;
 } pf_level;
 

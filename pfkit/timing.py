@@ -5,10 +5,11 @@
     print(t.table())
 
 Six phases: ``propagate`` (the model's transition, its result copied in), ``likelihood`` (the model's
-log-likelihood), ``lse`` (the log-sum-exp; for the kernels "fuse" and "int" the one fused pass that gives weights and
-ESS too), ``weights`` (what is left of the weighting: adding the log-likelihood, subtracting the increment, and for
-kernels that give only a log-sum-exp the exponentials and the ESS), ``resample`` (ancestors), ``gather`` (moving the
-particles). Timers that are off cost one look-up a step; on, two clock readings a phase.
+log-likelihood), ``lse`` (the log-sum-exp; for the kernels "fuse" and "int" the one fused pass that gives
+weights and ESS too), ``weights`` (what is left of the weighting: adding the log-likelihood, subtracting the
+increment, and for kernels that give only a log-sum-exp the exponentials and the ESS), ``resample``
+(ancestors), ``gather`` (moving the particles). Timers that are off cost one look-up a step; on, two clock
+readings a phase.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _active: ContextVar[Timers | None] = ContextVar("pfkit_timers", default=None)
 
 
 class TimerRow(NamedTuple):
-    """One phase: how often it ran, its mean nanoseconds per particle, its share of the timed total (0 to 1)."""
+    """One phase: how often it ran, mean nanoseconds per particle, share of the timed total (0 to 1)."""
 
     phase: str
     calls: int
@@ -40,8 +41,8 @@ def active() -> Timers | None:
 class Timers:
     """Accumulates nanoseconds, calls and particles by phase.
 
-    Use as a context manager (every filter run inside the block is timed), or hand it to
-    ``ParticleFilter(..., timers=t)``. Blocks nest; the innermost is used. Times add up over runs until ``reset()``.
+    Use as a context manager (every filter run inside the block is timed), or hand it to ``ParticleFilter(...,
+    timers=t)``. Blocks nest; the innermost is used. Times add up over runs until ``reset()``.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,8 @@ class Timers:
         """The rows as text, one phase a line, with a last line for the total."""
         lines = [f"{'phase':<12}{'calls':>9}{'ns/particle':>14}{'share':>9}"]
         lines += [
-            f"{row.phase:<12}{row.calls:>9}{row.ns_per_particle:>14.2f}{100 * row.share:>8.1f}%" for row in self.rows()
+            f"{row.phase:<12}{row.calls:>9}{row.ns_per_particle:>14.2f}{100 * row.share:>8.1f}%"
+            for row in self.rows()
         ]
         lines.append(f"{'total':<12}{self.total_seconds:>23.3g} s")
         return "\n".join(lines)

@@ -15,6 +15,8 @@ cdef extern from "u128.h" nogil:
     uint64_t u128_lo(pf_u128 a)
     pf_u128 u128_from64(uint64_t a)
     int u128_bits(pf_u128 a)
+    pf_u128 u128_add64(pf_u128 a, uint64_t b)
+    pf_u128 u128_mul64(uint64_t a, uint64_t b)
     int u128_lt(pf_u128 a, pf_u128 b)
 
 cdef extern from "intlse.h" nogil:
@@ -84,6 +86,15 @@ cdef extern from "fuselse.h" nogil:
         void (*running_f32)(const float *x, size_t n, float *out) noexcept nogil
         void (*running_f64)(const double *x, size_t n, double *out) noexcept nogil
 
+cdef extern from "moments.h" nogil:
+    ctypedef struct pf_moments_table:
+        double (*total_f32)(const float *w, size_t n) noexcept nogil
+        double (*total_f64)(const double *w, size_t n) noexcept nogil
+        double (*first_f32)(const float *x, const float *w, size_t n) noexcept nogil
+        double (*first_f64)(const double *x, const double *w, size_t n) noexcept nogil
+        double (*second_f32)(const float *x, const float *w, size_t n, double centre) noexcept nogil
+        double (*second_f64)(const double *x, const double *w, size_t n, double centre) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
@@ -91,6 +102,7 @@ cdef extern from "level.h" nogil:
         pf_weights_table weights
         pf_fuselse_table fuselse
         pf_resample_table resample
+        pf_moments_table moments
     const pf_level **pf_levels(int *count)
 
 

@@ -33,7 +33,7 @@ cdef class _Ints:
             raise ValueError(f"the number of ancestors must be >= 0, not {n_out}")
         if u128_bits(self.total) == 0:
             raise ValueError(f"at least one of the {self.n} integer weights must be > 0")
-        if u128_bits(self.total) + int(n_out).bit_length() > 126 or int(n_out).bit_length() > 62:
+        if n_out >= 1 << 62 or u128_bits(self.total) + u128_bits(u128_from64(n_out)) > 126:
             raise ValueError(f"{n_out} ancestors from integer weights summing to {_as_int(self.total)} pass 128 bits")
         return 0
 
@@ -100,6 +100,23 @@ def systematic(ints, n_out, r, out=None):
         raise ValueError(f"the offset must lie in 0 .. {_as_int(w.total) - 1}, not {r}")
     cdef uint64_t N = n_out
     cdef pf_u128 offset = u128_make(<uint64_t>(int(r) >> 64), <uint64_t>(int(r) & 0xFFFFFFFFFFFFFFFF))
+    out = _ancestors(out, N)
+    cdef int64_t[::1] a = out
+    if N:
+        with nogil:
+            if w.wide:
+                _level.resample.systematic64(&w.w64[0], w.n, w.total, N, offset, &a[0])
+            else:
+                _level.resample.systematic32(&w.w32[0], w.n, u128_lo(w.total), N, u128_lo(offset), &a[0])
+    return out
+
+
+def systematic_draw(ints, n_out, uint64_t bits, out=None):
+    """systematic with the offset (bits S) >> 64: one call for a random word."""
+    cdef _Ints w = _Ints(ints)
+    w.check(n_out)
+    cdef uint64_t N = n_out
+    cdef pf_u128 offset = u128_add64(u128_mul64(u128_hi(w.total), bits), u128_hi(u128_mul64(u128_lo(w.total), bits)))
     out = _ancestors(out, N)
     cdef int64_t[::1] a = out
     if N:
@@ -190,18 +207,20 @@ def gather(x, ancestors, out):
     cdef const double[:, ::1] x64
     cdef float[:, ::1] o32
     cdef double[:, ::1] o64
-    cdef size_t i, k, d = x.shape[0], N = a.shape[0], distinct = 0
-    cdef int64_t n = x.shape[1], before = -1
-    cdef bint bad = False, ordered = True
+    cdef size_t i, k, d = x.shape[0], N = a.shape[0], distinct
+    cdef int64_t n = x.shape[1]
     if out.shape != (d, N) or out.dtype != x.dtype:
         raise ValueError(f"out must be {x.dtype} of shape ({d}, {N}), not {out.dtype}, {out.shape}")
+    cdef uint64_t largest = 0, back = 0, moves = 0
     with nogil:
-        for k in range(N):
-            bad |= a[k] < 0 or a[k] >= n
-            ordered &= a[k] >= before
-            distinct += a[k] != before
-            before = a[k]
-    if bad:
+        if N:
+            largest = <uint64_t>a[0]          # negative indices come out largest of all
+        for k in range(1, N):
+            if <uint64_t>a[k] > largest:
+                largest = <uint64_t>a[k]
+            back |= a[k] < a[k - 1]
+            moves += a[k] != a[k - 1]
+    if N and largest >= <uint64_t>n:
         raise IndexError(f"ancestors must lie in 0 .. {n - 1}")
     if N and x.dtype == np.float32:
         x32, o32 = x, out
@@ -213,7 +232,8 @@ def gather(x, ancestors, out):
         with nogil:
             for i in range(d):
                 _level.resample.gather_f64(&x64[i, 0], &a[0], N, &o64[i, 0])
-    if not ordered:
+    distinct = moves + (1 if N else 0)
+    if back:
         seen = np.zeros(n, np.bool_)
         seen[ancestors] = True
         distinct = np.count_nonzero(seen)

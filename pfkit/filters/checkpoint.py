@@ -1,8 +1,8 @@
 """Filters on disk: a plain npz file, nothing pickled.
 
-Everything that decides later steps is written as it is in memory, weights and integer weights included (recomputing
-them would change last bits), and the 128-bit key from which all random streams follow. So a resumed filter gives the
-bits of the uninterrupted one.
+Everything that decides later steps is written as it is in memory, weights and integer weights included
+(recomputing them would change last bits), and the 128-bit key from which all random streams follow. So a
+resumed filter gives the bits of the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def save(pf: Any, path: Any) -> None:
         "resample_next": pf._resample_next,
         "resampled": pf._resampled,
         "n_unique": pf._n_unique,
-        "n_unique_pending": -1 if pf._n_unique_pending is None else pf._n_unique_pending,
+        "unique_next": pf._unique_next,
+        "from_equal": pf._from_equal,
         "log_likelihood": pf._log_likelihood,
         "log_weights": pf._log_w,
         "weights": pf._w,
@@ -72,7 +73,9 @@ def load(cls: type, path: Any, model: Any, resampling: Any, timers: Any) -> Any:
     if not scheme and resampling is None:
         raise ValueError("the saved filter resampled by a callable: give it again, load(..., resampling=)")
     if scheme and resampling is not None:
-        raise ValueError(f"the saved filter resamples by {scheme!r}; resampling= is for filters saved with a callable")
+        raise ValueError(
+            f"the saved filter resamples by {scheme!r}; resampling= is for filters saved with a callable"
+        )
     pf = cls(
         model,
         int(saved["n_particles"]),
@@ -93,8 +96,8 @@ def load(cls: type, path: Any, model: Any, resampling: Any, timers: Any) -> Any:
     pf._resample_next = bool(saved["resample_next"])
     pf._resampled = bool(saved["resampled"])
     pf._n_unique = int(saved["n_unique"])
-    pending = int(saved["n_unique_pending"])
-    pf._n_unique_pending = None if pending < 0 else pending
+    pf._unique_next = int(saved["unique_next"])
+    pf._from_equal = bool(saved["from_equal"])
     pf._log_likelihood = float(saved["log_likelihood"])
     pf._log_w[:] = saved["log_weights"]
     pf._w[:] = saved["weights"]

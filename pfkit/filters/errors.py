@@ -3,9 +3,9 @@
 ``FilterCollapse``  every particle is impossible under the observation (all log-weights -inf).
 ``InvalidWeight``   the model returned NaN or +inf for some particle.
 
-Both derive from ``ArithmeticError``. A collapse obeys the filter's ``on_collapse``; an invalid weight is a fault
-of the model and is always raised. After either, the filter still holds the predicted particles with the weights
-they had before the observation, so a caller may go on with another observation.
+Both derive from ``ArithmeticError``. A collapse obeys the filter's ``on_collapse``; an invalid weight is a
+fault of the model and is always raised. After either, the filter still holds the predicted particles with the
+weights they had before the observation, so a caller may go on with another observation.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ class FilterCollapse(ArithmeticError):
         The observation, as handed to the filter.
     n_dead : int
         Number of particles with log-weight -inf: all of them.
+    result : FilterResult or None
+        Set by ``run``: the record of the steps before this one.
     """
+
+    result: Any = None
 
     def __init__(self, step: int, observation: Any, n_dead: int):
         self.step, self.observation, self.n_dead = step, observation, n_dead
         super().__init__(
-            f"step {step}: all {n_dead} particles have zero likelihood under the observation {observation!r}; "
-            "widen the observation model (a small outlier term), raise n_particles, or set on_collapse='warn' or "
-            "'keep' to record an increment of -inf and go on"
+            f"step {step}: all {n_dead} particles have zero likelihood under the observation "
+            f"{observation!r}; widen the observation model (a small outlier term), raise n_particles, or set "
+            "on_collapse='warn' or 'keep' to record an increment of -inf and go on"
         )
 
     def __reduce__(self):
@@ -55,14 +59,18 @@ class InvalidWeight(ArithmeticError):
         The offending value.
     state : float or numpy.ndarray
         That particle's state, shape (d,), or a float for scalar states.
+    result : FilterResult or None
+        Set by ``run``: the record of the steps before this one.
     """
+
+    result: Any = None
 
     def __init__(self, step: int, observation: Any, particle: int, value: float, state: Any):
         self.step, self.observation, self.particle = step, observation, particle
         self.value, self.state = value, state
         super().__init__(
-            f"step {step}: the model's log-likelihood of particle {particle} is {value} (expected a finite number "
-            f"or -inf); its state is {state!r}, the observation is {observation!r}"
+            f"step {step}: the model's log-likelihood of particle {particle} is {value} (expected a finite "
+            f"number or -inf); its state is {state!r}, the observation is {observation!r}"
         )
 
     def __reduce__(self):

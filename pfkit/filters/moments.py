@@ -1,53 +1,54 @@
 """Weighted summaries of a set of particles: mean, variance, quantiles.
 
-Particles are (N,) or (N, d), weights (N,) and non-negative; they need not sum to 1. Sums are float64 whatever the
-dtype of the particles. Coordinates named in ``angle_dims`` are angles in rad: their mean is the direction of the mean
-unit vector, their variance that of the wrapped distance to it.
+Particles are (N,) or (N, d), weights (N,), non-negative and not all 0; they need not sum to 1. Sums are
+float64 whatever the dtype of the particles, in an order that depends neither on threads nor on SIMD width.
+Coordinates named in ``angle_dims`` are angles in rad: their mean is the direction of the mean unit vector,
+their variance that of the wrapped distance to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+import pfkit_ext._cpu as _cpu
 from numpy.typing import ArrayLike
 
 from pfkit.models.angles import circular_mean, circular_variance
 
-__all__ = ["weighted_mean", "weighted_quantile", "weighted_variance"]
+__all__ = ["mean_and_variance", "weighted_mean", "weighted_quantile", "weighted_variance"]
 
 
-def weighted_mean(particles: np.ndarray, weights: np.ndarray, angle_dims: Sequence[int] = ()) -> np.ndarray:
-    """Mean of each coordinate: (d,), or a 0-d array for scalar particles; float64."""
-    # einsum, not a BLAS product: its order of summation does not depend on the number of BLAS threads
-    total = weights.sum(dtype=np.float64)
-    mean = np.einsum("n...,n->...", particles, weights, dtype=np.float64) / total
+def mean_and_variance(
+    particles: ArrayLike, weights: ArrayLike, angle_dims: Sequence[int] = (), *, variance: bool = True
+) -> tuple[Any, Any]:
+    """Mean and variance of each coordinate, (d,) float64 arrays, or floats for scalar particles.
+
+    The variance is sum w (x - mean)^2 / sum w, None if not asked for.
+    """
+    x, rows, w = _rows(particles, weights)
+    mean, spread = _cpu.moments(rows, w, None, variance)
     for k in angle_dims:
-        angles = particles if particles.ndim == 1 else particles[:, k]
-        mean[() if particles.ndim == 1 else k] = circular_mean(angles, weights)
-    return mean
+        mean[k] = circular_mean(rows[k], w)
+        if variance:
+            spread[k] = circular_variance(rows[k], w, mean[k])
+    if x.ndim == 1:
+        return float(mean[0]), float(spread[0]) if variance else None
+    return mean, spread
 
 
-def weighted_variance(
-    particles: np.ndarray,
-    weights: np.ndarray,
-    mean: np.ndarray | None = None,
-    angle_dims: Sequence[int] = (),
-) -> np.ndarray:
-    """Variance sum w (x - mean)^2 / sum w of each coordinate, about ``mean`` (computed if not given); float64."""
-    if mean is None:
-        mean = weighted_mean(particles, weights, angle_dims)
-    away = particles - mean
-    away *= away
-    variance = np.einsum("n...,n->...", away, weights, dtype=np.float64) / weights.sum(dtype=np.float64)
-    for k in angle_dims:
-        scalar = particles.ndim == 1
-        angles, centre = (particles, mean) if scalar else (particles[:, k], mean[k])
-        variance[() if scalar else k] = circular_variance(angles, weights, centre)
-    return variance
+def weighted_mean(particles: ArrayLike, weights: ArrayLike, angle_dims: Sequence[int] = ()) -> Any:
+    """Weighted mean of each coordinate: (d,) float64, or a float for scalar particles."""
+    return mean_and_variance(particles, weights, angle_dims, variance=False)[0]
 
 
-def weighted_quantile(particles: np.ndarray, weights: np.ndarray, q: ArrayLike) -> np.ndarray:
+def weighted_variance(particles: ArrayLike, weights: ArrayLike, angle_dims: Sequence[int] = ()) -> Any:
+    """Variance sum w (x - mean)^2 / sum w of each coordinate: (d,) float64, or a float."""
+    return mean_and_variance(particles, weights, angle_dims)[1]
+
+
+def weighted_quantile(particles: ArrayLike, weights: ArrayLike, q: ArrayLike) -> np.ndarray:
     """Smallest particle whose cumulative weight reaches q, coordinate by coordinate.
 
     Parameters
@@ -60,22 +61,32 @@ def weighted_quantile(particles: np.ndarray, weights: np.ndarray, q: ArrayLike) 
     Returns
     -------
     numpy.ndarray
-        The shape of ``q`` followed by (d,) for (N, d) particles. A particle of weight 0 is never returned.
+        The shape of ``q``, followed by (d,) for (N, d) particles. A particle of weight 0 is never returned.
     """
     q = np.asarray(q, np.float64)
     if not np.all((q >= 0) & (q <= 1)):
         raise ValueError(f"q must lie in [0, 1], not {q!r}")
-    x = np.asarray(particles)
-    columns = x[:, None] if x.ndim == 1 else x
-    alive = np.flatnonzero(np.asarray(weights) > 0)
+    x, w = np.asarray(particles), np.asarray(weights, np.float64)
+    if x.ndim not in (1, 2) or w.shape != x.shape[:1]:
+        raise ValueError(f"particles (N,) or (N, d) and weights (N,), not {x.shape} and {w.shape}")
+    alive = np.flatnonzero(w > 0)
     if alive.size == 0:
-        raise ValueError("all weights are 0")
-    columns, w = columns[alive], np.asarray(weights, np.float64)[alive]
+        raise ValueError("at least one weight must be > 0")
+    columns, w = (x[:, None] if x.ndim == 1 else x)[alive], w[alive]
     out = np.empty((*q.shape, columns.shape[1]), columns.dtype)
     for k in range(columns.shape[1]):
         order = np.argsort(columns[:, k], kind="stable")
         cumulative = np.cumsum(w[order])
-        # the last cumulative weight is the total by construction, so the index stays below N
+        # q <= 1 and the last sum is the total itself: the index stays below the number of particles
         index = np.searchsorted(cumulative, q * cumulative[-1], side="left")
-        out[..., k] = columns[order[np.minimum(index, alive.size - 1)], k]
+        out[..., k] = columns[order[index], k]
     return out[..., 0] if x.ndim == 1 else out
+
+
+def _rows(particles: ArrayLike, weights: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """particles as an array, as contiguous rows (d, N), and the weights, the last two of one float dtype."""
+    x, w = np.asarray(particles), np.asarray(weights)
+    if x.ndim not in (1, 2) or w.shape != x.shape[:1] or w.size == 0:
+        raise ValueError(f"particles (N,) or (N, d) and weights (N,), N >= 1, not {x.shape} and {w.shape}")
+    dtype = np.float32 if x.dtype == np.float32 and w.dtype == np.float32 else np.float64
+    return x, np.ascontiguousarray(np.atleast_2d(x.T), dtype), np.ascontiguousarray(w, dtype)

@@ -1,10 +1,10 @@
 """Random streams keyed by (seed, step, purpose).
 
-A filter owns a 128-bit key, made once from ``rng=``. Every time it needs random numbers it opens the stream of
-that key, step and purpose: a counter-based generator (Philox 4x64-10, Salmon et al. 2011) whose counter starts at
-(0, 0, step, purpose). Streams never overlap, need no state between steps, and so a saved and resumed filter, or
-two filters in two threads, draw exactly the numbers of an uninterrupted one. The global NumPy state is neither
-read nor written.
+A filter owns a 128-bit key, made once from ``rng=``. Every time it needs random numbers it opens the stream
+of that key, step and purpose: a counter-based generator (Philox 4x64-10, Salmon et al. 2011) whose counter
+starts at (0, 0, step, purpose). Streams never overlap and need no state between steps, so a saved and resumed
+filter, or two filters in two threads, draw exactly the numbers of an uninterrupted one. The global NumPy
+state is neither read nor written.
 """
 
 from __future__ import annotations
@@ -13,9 +13,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["INITIAL", "RESAMPLE", "TRANSITION", "Streams", "seed_key", "stream"]
+__all__ = ["INITIAL", "PROPOSAL", "RESAMPLE", "TRANSITION", "Streams", "random_bits", "seed_key", "stream"]
 
 INITIAL, TRANSITION, RESAMPLE, PROPOSAL = range(4)
+
+#: Bit generators whose raw output is 64 random bits.
+_RAW64 = (np.random.Philox, np.random.PCG64, np.random.PCG64DXSM, np.random.SFC64)
 
 
 def seed_key(rng: Any) -> np.ndarray:
@@ -25,8 +28,8 @@ def seed_key(rng: Any) -> np.ndarray:
     ----------
     rng : None, int, numpy.random.SeedSequence or numpy.random.Generator
         None: fresh entropy from the operating system. int >= 0: the seed. SeedSequence: used as it is, never
-        spawned from. Generator: two draws are taken from it, so that filters built one after the other from one
-        Generator differ.
+        spawned from. Generator: two draws are taken from it, so that filters built one after the other from
+        one Generator differ.
 
     Raises
     ------
@@ -34,7 +37,7 @@ def seed_key(rng: Any) -> np.ndarray:
         Anything else; a negative int.
     """
     if isinstance(rng, np.random.Generator):
-        return rng.integers(0, 2**64 - 1, size=2, dtype=np.uint64, endpoint=True)
+        return random_bits(rng, 2)
     if rng is None:
         return np.random.SeedSequence().generate_state(2, np.uint64)
     if isinstance(rng, np.random.SeedSequence):
@@ -45,11 +48,6 @@ def seed_key(rng: Any) -> np.ndarray:
         return np.random.SeedSequence(int(rng)).generate_state(2, np.uint64)
     raise TypeError(
         f"rng must be None, an int, a numpy.random.SeedSequence or a numpy.random.Generator, not {rng!r}"
-        + (
-            "; wrap it: numpy.random.Generator(rng._bit_generator)"
-            if isinstance(rng, np.random.RandomState)
-            else ""
-        )
     )
 
 
@@ -59,26 +57,34 @@ def stream(key: np.ndarray, step: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key, counter=counter))
 
 
-class Streams:
-    """The streams of one key. ``at(step, purpose)`` is ``stream(key, step, purpose)``, ten times cheaper.
+def random_bits(rng: np.random.Generator, n: int) -> np.ndarray:
+    """n words of 64 random bits, uint64."""
+    bits = rng.bit_generator
+    if isinstance(bits, _RAW64):
+        return bits.random_raw(n)
+    return rng.integers(0, 2**64 - 1, size=n, dtype=np.uint64, endpoint=True)
 
-    One Generator a purpose is kept and rewound to the start of the stream asked for, so a Generator handed out is
-    valid until the next call with the same purpose.
+
+class Streams:
+    """The streams of one key: ``at(step, purpose)`` is ``stream(key, step, purpose)``, ten times cheaper.
+
+    One Generator a purpose is kept and rewound to the start of the stream asked for, so a Generator handed
+    out is valid until the next call with the same purpose.
     """
 
     def __init__(self, key: np.ndarray):
         self.key = np.array(key, np.uint64)
         if self.key.shape != (2,):
             raise ValueError(f"a key is two uint64, not an array of shape {self.key.shape}")
-        self._open: dict[int, tuple[np.random.Generator, Any, dict, np.ndarray]] = {}
+        self._open: dict[int, Any] = {}
 
     def at(self, step: int, purpose: int) -> np.random.Generator:
+        """The Generator of ``purpose``, at the start of the stream of ``step``."""
         entry = self._open.get(purpose)
         if entry is None:
             generator = stream(self.key, step, purpose)
-            bits = generator.bit_generator
-            start = bits.state
-            entry = self._open[purpose] = (generator, bits, start, start["state"]["counter"])
+            start = generator.bit_generator.state
+            self._open[purpose] = (generator, generator.bit_generator, start, start["state"]["counter"])
             return generator
         generator, bits, start, counter = entry
         counter[2] = step

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .moments import weighted_quantile
+from .moments import mean_and_variance, weighted_quantile
 
 __all__ = ["FilterResult", "Recorder", "StepResult"]
 
@@ -18,7 +19,8 @@ STORABLE = ("mean", "variance", "particles", "log_weights", "ancestors")
 class StepResult(NamedTuple):
     """One step of a filter.
 
-    increment : log p(y_t | y_0..y_{t-1}) as estimated, nats; exactly 0 for a missing observation, -inf on collapse.
+    increment : log p(y_t | y_0..y_{t-1}) as estimated, nats; exactly 0 for a missing observation, -inf on
+    collapse.
     ess : effective sample size after weighting, 1..N; 0 on collapse.
     resampled : whether particles were resampled before they moved to this step.
     n_unique : number of distinct ancestors of that resampling; N without one.
@@ -46,28 +48,28 @@ class FilterResult:
     log_likelihood : float
         Sum of ``increment``: that of this run's observations, given those of earlier runs of the same filter.
     lse_error_bound : float
-        Nats. Bounds what the rounding of the log-sum-exp evaluations contributes to ``log_likelihood``, along the
-        path that was simulated: it says nothing of the Monte Carlo error. NaN for kernels without a proven bound.
+        Nats. Bounds what the rounding of the log-sum-exp evaluations contributes to ``log_likelihood``, along
+        the path that was simulated: it says nothing of the Monte Carlo error. NaN for kernels without a
+        proven bound.
     mean, variance : (T,) or (T, d) float64
         Of the filtering distribution, weighted. Present if stored, as are the next three.
     particles : (T, N) or (T, N, d);  log_weights : (T, N)
     ancestors : (T, N) int64
-        ``ancestors[t, j]`` is the index at t - 1 of the parent of particle j at t; the identity where nothing was
-        resampled.
+        ``ancestors[t, j]`` is the index at t - 1 of the parent of particle j at t; the identity where nothing
+        was resampled.
     stored : dict
         The results of functions given to ``store``, by their ``__name__``: arrays with leading T.
     timings : Timers or None
     """
 
-    def __init__(
-        self, steps: Sequence[StepResult], stored: dict[str, Any], n_particles: int, lse_error_bound: float, timings: Any
-    ):
+    lse_error_bound = math.nan
+
+    def __init__(self, steps: Sequence[StepResult], stored: dict[str, Any], n_particles: int, timings: Any):
         self.increment = np.array([s.increment for s in steps], np.float64)
         self.ess = np.array([s.ess for s in steps], np.float64)
         self.resampled = np.array([s.resampled for s in steps], np.bool_)
         self.n_unique = np.array([s.n_unique for s in steps], np.int64)
         self.log_likelihood = float(sum(s.increment for s in steps))
-        self.lse_error_bound = lse_error_bound
         self.n_particles = n_particles
         self.timings = timings
         self.stored = {k: v for k, v in stored.items() if k not in STORABLE}
@@ -93,18 +95,23 @@ class FilterResult:
     def quantile(self, q: ArrayLike) -> np.ndarray:
         """Weighted quantiles of the stored particles: (T,) + shape of q (+ (d,)).
 
-        Needs ``store=("particles", "log_weights")``. To keep quantiles without keeping particles, store a function:
-        ``store=["mean", lambda x, w: weighted_quantile(x, w, [0.05, 0.95])]``.
+        Needs ``store=("particles", "log_weights")``. To keep quantiles without keeping particles, store a
+        function: ``store=["mean", lambda x, w: weighted_quantile(x, w, [0.05, 0.95])]``.
         """
         missing = [name for name in ("particles", "log_weights") if name not in self.__dict__]
         if missing:
-            raise ValueError(f"quantile needs store=('particles', 'log_weights', ...); not stored: {', '.join(missing)}")
+            raise ValueError(
+                f"quantile needs store=('particles', 'log_weights', ...); not stored: {', '.join(missing)}"
+            )
         return np.array(
-            [weighted_quantile(x, np.exp(w), q) for x, w in zip(self.particles, self.log_weights, strict=True)]
+            [
+                weighted_quantile(x, np.exp(w), q)
+                for x, w in zip(self.particles, self.log_weights, strict=True)
+            ]
         )
 
     def to_dataframe(self) -> Any:
-        """A pandas DataFrame, one row a step: increment, ess, resampled, n_unique, and means and variances if stored.
+        """A pandas DataFrame, one row a step: increment, ess, resampled, n_unique; mean, variance if stored.
 
         Raises ImportError, saying so, without pandas.
         """
@@ -125,7 +132,7 @@ class FilterResult:
 
     def plot(self, **keywords: Any) -> Any:
         """Draw the record with matplotlib; see ``pfkit.plots``."""
-        from pfkit import plots
+        import pfkit.plots as plots
 
         return plots.plot_result(self, **keywords)
 
@@ -153,11 +160,27 @@ class Recorder:
                     unique = f"{name}_{len(self.functions)}"
                 self.functions[unique] = item
         self.length = length
-        self.count = 0
         self.values: dict[str, Any] = {}
+        self.ancestors = "ancestors" in self.names
+        self.anything = bool(self.functions) or any(name != "ancestors" for name in self.names)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.names
+    def record(
+        self, x: np.ndarray, w: np.ndarray, log_w: np.ndarray, angle_dims: Sequence[int], k: int
+    ) -> None:
+        """Keep what was asked for of step k: particles x, their weights w and log-weights log_w."""
+        if "mean" in self.names or "variance" in self.names:
+            second = "variance" in self.names
+            mean, variance = mean_and_variance(x, w, angle_dims, variance=second)
+            if "mean" in self.names:
+                self.put("mean", mean, k)
+            if second:
+                self.put("variance", variance, k)
+        if "particles" in self.names:
+            self.put("particles", x, k)
+        if "log_weights" in self.names:
+            self.put("log_weights", log_w, k)
+        for name, function in self.functions.items():
+            self.put(name, function(x, w), k)
 
     def put(self, name: str, value: Any, step: int) -> None:
         """Keep a copy of ``value`` as that of ``step`` (0-based within this run)."""

@@ -2,10 +2,11 @@
 
     x_0 ~ initial,  y_0 | x_0,  x_t ~ transition(x_{t-1}),  y_t | x_t ~ exp(log_likelihood)
 
-The first observation belongs to the initial draw: nothing moves before it. Every method works on a whole block of
-particles. A scalar state is an array (n,), a state of d coordinates an array (n, d); (n, 1) is a state of one
-coordinate and stays two-dimensional throughout. A model may be a subclass of ``StateSpaceModel``, three plain
-functions given to ``from_functions``, or any object with these three methods.
+The first observation belongs to the initial draw: nothing moves before it. Every method works on a whole
+block of particles. A scalar state is an array (n,), a state of d coordinates an array (n, d); (n, 1) is a
+state of one coordinate and stays two-dimensional throughout. A model may be a subclass of
+``StateSpaceModel``, three plain functions given to ``from_functions``, or any object with these three
+methods.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class StateSpaceModel:
 
     Notes
     -----
-    ``rng`` is a ``numpy.random.Generator`` positioned for this step: draw only from it, and results are the same
-    from run to run, and after a save and a load. Do not keep it: it is rewound for a later step. ``transition`` may work in place on ``x`` and return
-    it; ``log_likelihood`` gets a read-only ``x``. What is returned is copied by the filter.
+    ``rng`` is a ``numpy.random.Generator`` positioned for this step: draw only from it, and results are the
+    same from run to run, and after a save and a load. Do not keep it: it is rewound for a later step.
+    ``transition`` may work in place on ``x`` and return it; ``log_likelihood`` gets a read-only ``x``. What
+    is returned is copied by the filter.
     """
 
     state_dim: int | None = None
@@ -94,7 +96,11 @@ def from_functions(
     ...     lambda x, t, rng: 0.9 * x + rng.normal(size=x.shape),
     ...     lambda y, x, t: -0.5 * (y - x) ** 2 - 0.9189385332046727)
     """
-    for name, function in (("initial", initial), ("transition", transition), ("log_likelihood", log_likelihood)):
+    for name, function in (
+        ("initial", initial),
+        ("transition", transition),
+        ("log_likelihood", log_likelihood),
+    ):
         if not callable(function):
             raise TypeError(f"{name} must be callable, not {function!r}")
     if isinstance(input_dim, bool) or not isinstance(input_dim, (int, np.integer)):

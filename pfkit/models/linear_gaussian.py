@@ -32,7 +32,9 @@ class LocalLevel(StateSpaceModel):
             ("prior_sd", prior_sd, "0"),
         ):
             if not math.isfinite(value) or value < 0 or (least == "positive" and value == 0):
-                raise ValueError(f"{name} must be finite and {'> 0' if least == 'positive' else '>= 0'}, not {value!r}")
+                raise ValueError(
+                    f"{name} must be finite and {'> 0' if least == 'positive' else '>= 0'}, not {value!r}"
+                )
         if not math.isfinite(prior_mean):
             raise ValueError(f"prior_mean must be finite, not {prior_mean!r}")
         self.sigma_level, self.sigma_obs = float(sigma_level), float(sigma_obs)

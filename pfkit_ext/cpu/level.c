@@ -5,6 +5,7 @@
 #include "weights.c"
 #include "fuselse.c"
 #include "resample.c"
+#include "moments.c"
 
 #if defined(PF_LEVEL_AVX512)
 #define PF_SYMBOL pf_level_avx512
@@ -27,4 +28,5 @@ const pf_level PF_SYMBOL = {
     PF_WEIGHTS_TABLE,
     PF_FUSELSE_TABLE,
     PF_RESAMPLE_TABLE,
+    PF_MOMENTS_TABLE,
 };

@@ -4,6 +4,7 @@
 
 #include "fuselse.h"
 #include "intlse.h"
+#include "moments.h"
 #include "resample.h"
 #include "weights.h"
 
@@ -13,6 +14,7 @@ typedef struct {
     pf_weights_table weights;
     pf_fuselse_table fuselse;
     pf_resample_table resample;
+    pf_moments_table moments;
 } pf_level;
 
 /* The levels this CPU can run, best first; the last is the portable one. */

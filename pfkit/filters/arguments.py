@@ -1,0 +1,65 @@
+"""Checks of what users hand in; every message names what was given and what is accepted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["count", "float_dtype", "is_missing", "real_array"]
+
+
+def count(name: str, value: Any, least: int = 1) -> int:
+    """``value`` as an int >= ``least``; TypeError or ValueError otherwise."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an int >= {least}, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be >= {least}, not {value}")
+    return int(value)
+
+
+def float_dtype(dtype: Any) -> np.dtype:
+    """float32 or float64 as a dtype; ValueError otherwise."""
+    try:
+        result = None if dtype is None else np.dtype(dtype)
+    except TypeError:
+        result = None
+    if result is None or result not in (np.float32, np.float64):
+        raise ValueError(f"dtype must be 'float32' or 'float64', not {dtype!r}")
+    return result
+
+
+def real_array(value: Any, shape: tuple[int, ...], source: str) -> np.ndarray:
+    """``value`` as an array of real numbers, of just this shape; ValueError or TypeError otherwise."""
+    if type(value) is not np.ndarray:
+        value = np.asarray(value)
+    if value.dtype.kind not in "fiub":
+        raise TypeError(f"{source} returned dtype {value.dtype}; expected real numbers, shape {shape}")
+    if value.shape != shape:
+        raise ValueError(f"{source} returned an array of shape {value.shape}; expected {shape}")
+    return value
+
+
+def is_missing(y: Any) -> bool:
+    """Whether an observation carries nothing: None, NaN, all NaN, wholly masked, or empty."""
+    if y is None:
+        return True
+    if isinstance(y, float):  # np.float64 included
+        return y != y
+    if isinstance(y, np.ma.MaskedArray):
+        hidden = np.ma.getmaskarray(y)
+        if y.dtype.kind in "fc":
+            hidden = hidden | np.isnan(y.data)
+        return bool(hidden.all())
+    if isinstance(y, (list, tuple)):
+        try:
+            y = np.asarray(y)
+        except ValueError:  # ragged: a structure of the model's own
+            return False
+    if isinstance(y, (np.ndarray, np.generic)):
+        if y.size == 0:
+            return True
+        if y.dtype.kind not in "fc" or y.flat[0] == y.flat[0]:
+            return False
+        return bool(np.isnan(y).all())
+    return False

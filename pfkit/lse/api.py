@@ -327,4 +327,5 @@ def _normalize_row(row: np.ndarray, lse: str, weights: np.ndarray) -> tuple[np.n
     w = np.exp(row.astype(np.float64) - log_norm)
     total = w.sum()
     np.divide(w, total, out=weights, casting="same_kind")
-    return weights, log_norm, float(total * total / (w @ w))
+    # the quotient may round past either of its bounds, 1 and n
+    return weights, log_norm, min(max(float(total * total / (w @ w)), 1.0), float(row.size))

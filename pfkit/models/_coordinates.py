@@ -19,6 +19,8 @@ Array = NDArray[np.float64]
 def apply_matrix(a: Array, x: Array) -> Array:
     """x -> a x for every particle: `a` (m, d), `x` (..., d); returns (..., m), stored coordinate-major."""
     m, d = a.shape
+    if m == d == 1:
+        return float(a[0, 0]) * x
     out = np.zeros((m, *x.shape[:-1]))
     for i in range(m):
         for j in range(d):
@@ -35,6 +37,8 @@ def draw_normal(factor: Array, n: int, rng: np.random.Generator) -> Array:
     d = factor.shape[0]
     if not factor.any():
         return np.zeros((d, n)).T
+    if d == 1:
+        return (float(factor[0, 0]) * rng.standard_normal(n))[:, None]
     return apply_matrix(factor, rng.standard_normal((d, n)).T)
 
 
@@ -51,6 +55,9 @@ class NormalDensity:
 
     def log_pdf(self, v: Array) -> Array:
         """(..., d) -> (...,), float64."""
+        if len(self.chol) == 1:
+            scaled = np.asarray(v[..., 0], dtype=np.float64) / float(self.chol[0, 0])
+            return self.constant - 0.5 * (scaled * scaled)
         z: list[Array] = []
         square = np.zeros(v.shape[:-1])
         for i in range(len(self.chol)):

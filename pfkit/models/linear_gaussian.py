@@ -126,6 +126,7 @@ class LinearGaussian(StateSpaceModel):
         self._transition_factor = factor(self.transition_cov)
         self._prior_factor = factor(self.prior_cov)
         self._transition_density: NormalDensity | None = None
+        self._complete = _ObservedPart(self, np.ones(p, dtype=bool))
         self._observed: dict[tuple[bool, ...], _ObservedPart] = {}
 
     def initial(self, n, rng):
@@ -177,7 +178,10 @@ class LinearGaussian(StateSpaceModel):
         if y.shape != (p,) and not (y.shape == () and p == 1):
             raise ValueError(f"observation must have shape {(p,)}, got {y.shape}")
         y = y.reshape(p)
-        seen = ~np.isnan(y)
+        missing = np.isnan(y)
+        if not missing.any():
+            return y, self._complete
+        seen = ~missing
         key = tuple(bool(s) for s in seen)
         part = self._observed.get(key)
         if part is None:

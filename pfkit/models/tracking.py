@@ -243,10 +243,14 @@ class RangeRobot(StateSpaceModel):
     def _log_range_density(self, error, reading, j):
         sd, p = self._range_sd[j], self._outlier[j]
         z = (error - self._range_bias[j]) / sd
-        gaussian = math.log1p(-p) - math.log(sd) - _HALF_LOG_2PI - 0.5 * z * z
+        peak = math.log1p(-p) - math.log(sd) - _HALF_LOG_2PI
         if p == 0.0 or not 0.0 <= reading <= self.noise.max_range:
-            return gaussian
-        return np.logaddexp(gaussian, math.log(p / self.noise.max_range))
+            return peak - 0.5 * z * z
+        floor = math.log(p / self.noise.max_range)
+        if peak - floor > 600.0:  # exp would overflow
+            return np.logaddexp(peak - 0.5 * z * z, floor)
+        # much faster than logaddexp, and off by 2 ulp of max(1, |result|) at most, as log's argument is >= 1
+        return floor + np.log(1.0 + np.exp((peak - floor) - 0.5 * z * z))
 
     # ---- calibration
     def calibrated(self, poses, observations, inputs, *, per_anchor=False) -> RangeRobot:

@@ -26,14 +26,16 @@ def test_python_blocks_run_in_order(monkeypatch, capsys):
         if language == "python":
             exec(compile(text, f"README.md, block {number}", "exec"), names)
     said = capsys.readouterr().out
-    assert float(said.split()[0]) == pytest.approx(-640.380541, abs=1.5)  # the exact value, quoted above the block
+    exact = -640.380541  # quoted above the block
+    assert float(said.split()[0]) == pytest.approx(exact, abs=1.5)
     assert names["log_norm"] == pytest.approx(-999.592394035556, abs=2.1e-5)
     assert names["step"].ess <= 2000.0
     assert abs(names["heading"]) < 0.5
 
 
 def commands():
-    return [line for language, text in BLOCKS if language == "sh" for line in text.splitlines() if line.strip()]
+    shell = [text for language, text in BLOCKS if language == "sh"]
+    return [line for text in shell for line in text.splitlines() if line.strip()]
 
 
 @pytest.mark.parametrize("line", commands())
@@ -41,9 +43,8 @@ def test_shell_lines_run(line, tmp_path):
     words = shlex.split(line)
     assert words[0] == "python"
     environment = dict(os.environ, PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        [sys.executable, *words[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
+    run = [sys.executable, *words[1:]]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -338,14 +338,16 @@ class ParticleFilter:
         if timers is not None:
             added = perf_counter_ns()
             timers.add("likelihood", added - start, n)
-        joint = np.add(self._log_w, g, self._joint, casting="same_kind")
-        if timers is not None:
-            added = perf_counter_ns() - added
-        _, increment, ess, ints = self._weigh(joint, self._w_next, timers)
-        if not math.isfinite(increment):
-            return self._failed(y, g)
-        start = perf_counter_ns() if timers is not None else 0
-        np.subtract(joint, increment, self._log_w)
+        # -inf + inf and overflow are answered below; they are no business of the caller's error state
+        with np.errstate(all="ignore"):
+            joint = np.add(self._log_w, g, self._joint, casting="same_kind")
+            if timers is not None:
+                added = perf_counter_ns() - added
+            _, increment, ess, ints = self._weigh(joint, self._w_next, timers)
+            if not math.isfinite(increment):
+                return self._failed(y, g)
+            start = perf_counter_ns() if timers is not None else 0
+            np.subtract(joint, increment, self._log_w)
         if timers is not None:
             timers.add("weights", added + perf_counter_ns() - start, n)
         self._w, self._w_next = self._w_next, self._w

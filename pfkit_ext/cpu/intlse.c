@@ -5,17 +5,16 @@
 
 #define INT_SCALE_F32 (-94548.4609375f)       /* -65536 log2(e), rounded to float32 */
 #define INT_SCALE_F64 (-94548.4621996991)
-#define INT_LIMIT 4194304                      /* 64 * 65536: beyond it every weight is 0 */
 
 PF_INLINE u32x16 int_index_f32(f32x16 x, f32x16 m)
 {
     f32x16 v = f32_mul(f32_sub(x, m), f32_set1(INT_SCALE_F32));
-    return f32_to_u32(f32_min(v, f32_set1((float)INT_LIMIT)));
+    return f32_to_index(v);
 }
 PF_INLINE u32x16 int_index_f64(f64x16 x, f64x16 m)
 {
     f64x16 v = f64_mul(f64_sub(x, m), f64_set1(INT_SCALE_F64));
-    return f64_to_u32(f64_min(v, f64_set1((double)INT_LIMIT)));
+    return f64_to_index(v);
 }
 
 static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)

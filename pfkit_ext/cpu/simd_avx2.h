@@ -120,23 +120,22 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)             /* below 2^31 */
     return r;
 }
 
-/* out = float32(float64(w) * scale), w below 2^31. The even and the odd elements become doubles by putting the exponent
- * of 2^52 beside them: conversions and lane-crossing shuffles are the bottleneck here. */
-PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
+/* out = float32(float64(w) * scale), w below 2^31; four at a time, for the conversions are the bottleneck and this form
+ * needs no shuffles around them */
+PF_INLINE void u32_scale_store_f32(float *out, const uint32_t *w, f64x16 scale)
 {
-    const __m256i exponent = _mm256_set1_epi32(0x43300000);
-    const __m256d two52 = _mm256_set1_pd(4503599627370496.0);
-    for (int k = 0; k < 2; k++) {
-        __m256d even = _mm256_castsi256_pd(_mm256_blend_epi32(w.v[k], exponent, 0xAA));
-        __m256d odd = _mm256_castsi256_pd(_mm256_blend_epi32(_mm256_srli_epi64(w.v[k], 32), exponent, 0xAA));
-        __m128 a = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(even, two52), scale.v[0]));
-        __m128 b = _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_sub_pd(odd, two52), scale.v[0]));
-        _mm_storeu_ps(out + 8 * k, _mm_unpacklo_ps(a, b));
-        _mm_storeu_ps(out + 8 * k + 4, _mm_unpackhi_ps(a, b));
+    for (int k = 0; k < 16; k += 4) {
+        __m256d d = _mm256_cvtepi32_pd(_mm_loadu_si128((const __m128i *)(w + k)));
+        _mm_storeu_ps(out + k, _mm256_cvtpd_ps(_mm256_mul_pd(d, scale.v[0])));
     }
 }
 
 /* ---- the integer exponential: i is a Q16.16 exponent index ------------------------------------------------- */
+
+/* The index of a distance v >= 0: rint(v), and any index whose shift is 64 or more where v is larger than an integer can
+ * hold. The conversion gives 0x80000000 there, which is such an index, so no clamp is needed. */
+PF_INLINE u32x16 f32_to_index(f32x16 v) { return f32_to_u32(v); }
+PF_INLINE u32x16 f64_to_index(f64x16 v) { return f64_to_u32(v); }
 
 /* D(F) in 16-bit lanes: the fractions of both registers share one vector, low halves v[0], high halves v[1]. The type
  * keeps them packed and less 2^15, as the signed multiply-adds that unpack them want. */

@@ -108,12 +108,18 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
 }
 
 /* out = float32(float64(w) * scale), w below 2^31 */
-PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
+PF_INLINE void u32_scale_store_f32(float *out, const uint32_t *w, f64x16 scale)
 {
-    f64x16 d = u32_to_f64(w);
+    u32x16 loaded;
+    loaded.v[0] = _mm512_loadu_si512((const void *)w);
+    f64x16 d = u32_to_f64(loaded);
     for (int k = 0; k < 2; k++) d.v[k] = _mm512_mul_pd(d.v[k], scale.v[k]);
     _mm512_storeu_ps(out, f64_to_f32(d).v[0]);
 }
+
+/* rint(v) of a distance v >= 0; beyond the range of integers 0x80000000, whose shift is past 64: no clamp is needed */
+PF_INLINE u32x16 f32_to_index(f32x16 v) { return f32_to_u32(v); }
+PF_INLINE u32x16 f64_to_index(f64x16 v) { return f64_to_u32(v); }
 
 /* D(F) with the sixteen fractions in one 256-bit vector of 16-bit lanes. */
 typedef u32x16 pf_deficit;

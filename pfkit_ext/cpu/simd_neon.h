@@ -116,12 +116,26 @@ PF_INLINE f64x16 u32_to_f64(u32x16 a)
 }
 
 /* out = float32(float64(w) * scale), w below 2^31 */
-PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
+PF_INLINE void u32_scale_store_f32(float *out, const uint32_t *w, f64x16 scale)
 {
-    f64x16 d = u32_to_f64(w);
+    u32x16 loaded;
+    for (int k = 0; k < 4; k++) loaded.v[k] = vld1q_u32(w + 4 * k);
+    f64x16 d = u32_to_f64(loaded);
     for (int k = 0; k < 8; k++) d.v[k] = vmulq_f64(d.v[k], scale.v[k]);
     f32x16 r = f64_to_f32(d);
     for (int k = 0; k < 4; k++) vst1q_f32(out + 4 * k, r.v[k]);
+}
+
+/* rint(v) of a distance v >= 0, clamped: shifts by a register use its low byte only */
+PF_INLINE u32x16 f32_to_index(f32x16 v)
+{
+    for (int k = 0; k < 4; k++) v.v[k] = vminq_f32(v.v[k], vdupq_n_f32(4194304.0f));
+    return f32_to_u32(v);
+}
+PF_INLINE u32x16 f64_to_index(f64x16 v)
+{
+    for (int k = 0; k < 8; k++) v.v[k] = vminq_f64(v.v[k], vdupq_n_f64(4194304.0));
+    return f64_to_u32(v);
 }
 
 PF_INLINE uint16x8_t neon_mulhi_u16(uint16x8_t a, uint16x8_t b)

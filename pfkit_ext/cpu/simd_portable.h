@@ -97,10 +97,24 @@ PF_INLINE u32x16 f64_to_u32(f64x16 a)
 }
 PF_INLINE f64x16 u32_to_f64(u32x16 a) { f64x16 r; PF_EACH r.v[k] = (double)(int32_t)a.v[k]; return r; }
 
-/* out = float32(float64(w) * scale), w below 2^31 */
-PF_INLINE void u32_scale_store_f32(float *out, u32x16 w, f64x16 scale)
+/* rint(v) of a distance v >= 0, clamped to 64 * 65536, where every weight is 0 */
+PF_INLINE u32x16 f32_to_index(f32x16 v)
 {
-    f64x16 d = u32_to_f64(w);
+    PF_EACH v.v[k] = v.v[k] < 4194304.0f ? v.v[k] : 4194304.0f;
+    return f32_to_u32(v);
+}
+PF_INLINE u32x16 f64_to_index(f64x16 v)
+{
+    PF_EACH v.v[k] = v.v[k] < 4194304.0 ? v.v[k] : 4194304.0;
+    return f64_to_u32(v);
+}
+
+/* out = float32(float64(w) * scale), w below 2^31 */
+PF_INLINE void u32_scale_store_f32(float *out, const uint32_t *w, f64x16 scale)
+{
+    u32x16 loaded;
+    PF_EACH loaded.v[k] = w[k];
+    f64x16 d = u32_to_f64(loaded);
     PF_EACH d.v[k] *= scale.v[k];
     PF_EACH out[k] = (float)d.v[k];
 }

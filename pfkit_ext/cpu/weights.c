@@ -84,7 +84,7 @@ static void weights_scale32_f32(const uint32_t *w, size_t n, double scale, float
 {
     const f64x16 s = f64_set1(scale);
     size_t j = 0;
-    for (; j + 16 <= n; j += 16) u32_scale_store_f32(W + j, u32_load(w + j), s);
+    for (; j + 16 <= n; j += 16) u32_scale_store_f32(W + j, w + j, s);
     for (; j < n; j++) W[j] = (float)((double)w[j] * scale);
 }
 static void weights_scale32_f64(const uint32_t *w, size_t n, double scale, double *W)

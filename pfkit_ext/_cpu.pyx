@@ -4,6 +4,7 @@
 include "level.pxi"
 include "lse_int.pxi"
 include "lse_fuse.pxi"
+include "lse_pairwise.pxi"
 include "normalize.pxi"
 include "resample.pxi"
 include "moments.pxi"

@@ -3,7 +3,7 @@ import os
 import numpy as np
 
 from libc.stddef cimport ptrdiff_t, size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.math cimport isfinite, isnan, INFINITY, NAN
 
 
@@ -95,12 +95,19 @@ cdef extern from "moments.h" nogil:
         double (*second_f32)(const float *x, const float *w, size_t n, double centre) noexcept nogil
         double (*second_f64)(const double *x, const double *w, size_t n, double centre) noexcept nogil
 
+cdef extern from "pairwise.h" nogil:
+    ctypedef struct pf_pairwise_table:
+        void (*rows_f32)(const float *x, size_t rows, size_t n, size_t step, float *out) noexcept nogil
+        void (*rows_f64)(const double *x, size_t rows, size_t n, size_t step, double *out) noexcept nogil
+        void (*pairs)(const int32_t *a, const int32_t *b, size_t n, int table, int32_t *out) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
         pf_intlse_table intlse
         pf_weights_table weights
         pf_fuselse_table fuselse
+        pf_pairwise_table pairwise
         pf_resample_table resample
         pf_moments_table moments
     const pf_level **pf_levels(int *count)

@@ -1,39 +1,4 @@
-# The float log-sum-exp over rows, its running form, its state, and the fused normalisation.
-
-
-cdef int _fuse_rows(object a, object out) except -1:
-    """a (rows, n), out (rows,), both C-contiguous and of one dtype, float32 or float64."""
-    cdef const float[:, ::1] a32
-    cdef const double[:, ::1] a64
-    cdef float[::1] out32
-    cdef double[::1] out64
-    cdef size_t rows = a.shape[0], n = a.shape[1]
-    if rows == 0:
-        return 0
-    if n == 0:
-        out[...] = -np.inf
-        return 0
-    if a.dtype == np.float32:
-        a32, out32 = a, out
-        with nogil:
-            _level.fuselse.rows_f32(&a32[0, 0], rows, n, n, &out32[0])
-    else:
-        a64, out64 = a, out
-        with nogil:
-            _level.fuselse.rows_f64(&a64[0, 0], rows, n, n, &out64[0])
-    return 0
-
-
-cdef inline double _fuse_lse_f32(const float *x, size_t n) noexcept nogil:
-    cdef float out
-    _level.fuselse.rows_f32(x, 1, n, n, &out)
-    return out
-
-
-cdef inline double _fuse_lse_f64(const double *x, size_t n) noexcept nogil:
-    cdef double out
-    _level.fuselse.rows_f64(x, 1, n, n, &out)
-    return out
+# The float log-sum-exp: its state, its running form, the fused normalisation.
 
 
 def fuse_state_rows(a):

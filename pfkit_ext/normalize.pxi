@@ -1,43 +1,76 @@
 # Rows, scalars and the normalisation of log-weights: the entry points every kernel shares.
 
 
+ctypedef void (*_rows_f32)(const float *x, size_t rows, size_t n, size_t step, float *out) noexcept nogil
+ctypedef void (*_rows_f64)(const double *x, size_t rows, size_t n, size_t step, double *out) noexcept nogil
+
+cdef struct _kernel:
+    _rows_f32 f32
+    _rows_f64 f64
+
+
+cdef int _find_kernel(object kind, _kernel *found) except -1:
+    if kind == "fuse":
+        found.f32, found.f64 = _level.fuselse.rows_f32, _level.fuselse.rows_f64
+    elif kind == "int":
+        found.f32, found.f64 = _level.intlse.rows_f32, _level.intlse.rows_f64
+    elif kind == "int-pairwise":
+        found.f32, found.f64 = _level.pairwise.rows_f32, _level.pairwise.rows_f64
+    else:
+        raise ValueError(f"no compiled kernel {kind!r}")
+    return 0
+
+
 def lse_rows(a, kind, out=None):
     """Log-sum-exp of each row of `a` (rows, n), C-contiguous float32 or float64; `kind` names a compiled kernel."""
     if a.ndim != 2 or a.dtype not in (np.float32, np.float64):
         raise TypeError(f"lse_rows takes a 2-D float32 or float64 array, not {a.ndim}-D {a.dtype}")
     if out is None:
         out = np.empty(a.shape[0], a.dtype)
-    if kind == "int":
-        _int_rows(a, out)
-    elif kind == "fuse":
-        _fuse_rows(a, out)
+    cdef _kernel kernel
+    cdef const float[:, ::1] a32
+    cdef const double[:, ::1] a64
+    cdef float[::1] out32
+    cdef double[::1] out64
+    cdef size_t rows = a.shape[0], n = a.shape[1]
+    _find_kernel(kind, &kernel)
+    if n == 0:
+        out[...] = -np.inf
+    elif rows == 0:
+        pass
+    elif a.dtype == np.float32:
+        a32, out32 = a, out
+        with nogil:
+            kernel.f32(&a32[0, 0], rows, n, n, &out32[0])
     else:
-        raise ValueError(f"no compiled kernel {kind!r}")
+        a64, out64 = a, out
+        with nogil:
+            kernel.f64(&a64[0, 0], rows, n, n, &out64[0])
     return out
 
 
 def lse_1d(a, kind):
     """Log-sum-exp of a 1-D contiguous float32 or float64 array as a NumPy scalar: the shortest path from Python."""
+    cdef _kernel kernel
     cdef const float[::1] a32
     cdef const double[::1] a64
-    cdef double value = -INFINITY
+    cdef float value32 = -INFINITY
+    cdef double value64 = -INFINITY
     cdef size_t n
-    cdef bint fuse = kind == "fuse"
-    if not fuse and kind != "int":
-        raise ValueError(f"no compiled kernel {kind!r}")
+    _find_kernel(kind, &kernel)
     if a.dtype == np.float32:
         a32 = a
         n = a32.shape[0]
         if n:
             with nogil:
-                value = _fuse_lse_f32(&a32[0], n) if fuse else _int_lse_f32(&a32[0], n)
-        return np.float32(value)
+                kernel.f32(&a32[0], 1, n, n, &value32)
+        return np.float32(value32)
     a64 = a
     n = a64.shape[0]
     if n:
         with nogil:
-            value = _fuse_lse_f64(&a64[0], n) if fuse else _int_lse_f64(&a64[0], n)
-    return np.float64(value)
+            kernel.f64(&a64[0], 1, n, n, &value64)
+    return np.float64(value64)
 
 
 def normalize(log_w, kind, weights=None, bint want_ints=True):

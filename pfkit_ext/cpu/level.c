@@ -4,6 +4,7 @@
 #include "intlse.c"
 #include "weights.c"
 #include "fuselse.c"
+#include "pairwise.c"
 #include "resample.c"
 #include "moments.c"
 
@@ -27,6 +28,7 @@ const pf_level PF_SYMBOL = {
     PF_INTLSE_TABLE,
     PF_WEIGHTS_TABLE,
     PF_FUSELSE_TABLE,
+    PF_PAIRWISE_TABLE,
     PF_RESAMPLE_TABLE,
     PF_MOMENTS_TABLE,
 };

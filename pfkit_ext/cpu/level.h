@@ -5,6 +5,8 @@
 #include "fuselse.h"
 #include "intlse.h"
 #include "moments.h"
+
+#include "pairwise.h"
 #include "resample.h"
 #include "weights.h"
 
@@ -13,6 +15,7 @@ typedef struct {
     pf_intlse_table intlse;
     pf_weights_table weights;
     pf_fuselse_table fuselse;
+    pf_pairwise_table pairwise;
     pf_resample_table resample;
     pf_moments_table moments;
 } pf_level;

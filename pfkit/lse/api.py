@@ -288,7 +288,7 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
     """
     if type(log_w) is _ndarray and log_w.ndim == 1 and out is None and lse in ("fuse", "int"):
         try:
-            return LogNormalized(*_cpu.normalize(log_w, lse)[:3])
+            return LogNormalized(*_cpu.normalize(log_w, lse, None, False)[:3])
         except (TypeError, ValueError):
             pass  # another dtype or layout
     check_name(lse)
@@ -319,7 +319,7 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
 
 def _normalize_row(row: np.ndarray, lse: str, weights: np.ndarray) -> tuple[np.ndarray, float, float]:
     if lse in ("fuse", "int"):
-        return _cpu.normalize(row, lse, weights)[:3]
+        return _cpu.normalize(row, lse, weights, False)[:3]
     log_norm = float(_reduce(row, None, (0,), lse, row.dtype, False)[0])
     if not math.isfinite(log_norm):
         weights[...] = 0.0 if log_norm == -math.inf else math.nan

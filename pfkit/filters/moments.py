@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pfkit_ext._cpu as _cpu
 from numpy.typing import ArrayLike
 
+import pfkit_ext._cpu as _cpu
 from pfkit.models.angles import circular_mean, circular_variance
 
 __all__ = ["mean_and_variance", "weighted_mean", "weighted_quantile", "weighted_variance"]

@@ -24,10 +24,12 @@ import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+
 import pfkit_ext._cpu as _cpu
 
 from .. import timing
@@ -448,12 +450,10 @@ class ParticleFilter:
         return self._result(steps, recorder, timers, from_equal)
 
     def _result(self, steps, recorder, timers, from_equal) -> FilterResult:
-        result = FilterResult(steps, recorder.arrays(len(steps)), self.n_particles, timers)
-        segments = int(np.count_nonzero(result.resampled)) + (1 if from_equal else 2)
-        result.lse_error_bound = error_bound(
-            self.lse, self.n_particles, self.dtype, result.increment, segments
-        )
-        return result
+        segments = sum(step.resampled for step in steps) + (1 if from_equal else 2)
+        increments = np.array([step.increment for step in steps])
+        bound = partial(error_bound, self.lse, self.n_particles, self.dtype, increments, segments)
+        return FilterResult(steps, recorder.arrays(len(steps)), self.n_particles, timers, bound)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
 import pfkit_ext._cpu as _cpu
 
 from .arguments import count

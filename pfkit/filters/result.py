@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -62,9 +61,14 @@ class FilterResult:
     timings : Timers or None
     """
 
-    lse_error_bound = math.nan
-
-    def __init__(self, steps: Sequence[StepResult], stored: dict[str, Any], n_particles: int, timings: Any):
+    def __init__(
+        self,
+        steps: Sequence[StepResult],
+        stored: dict[str, Any],
+        n_particles: int,
+        timings: Any,
+        error_bound: Callable[[], float],
+    ):
         self.increment = np.array([s.increment for s in steps], np.float64)
         self.ess = np.array([s.ess for s in steps], np.float64)
         self.resampled = np.array([s.resampled for s in steps], np.bool_)
@@ -72,6 +76,7 @@ class FilterResult:
         self.log_likelihood = float(sum(s.increment for s in steps))
         self.n_particles = n_particles
         self.timings = timings
+        self._error_bound = error_bound
         self.stored = {k: v for k, v in stored.items() if k not in STORABLE}
         for name in STORABLE:
             if name in stored:
@@ -81,6 +86,11 @@ class FilterResult:
         if name in STORABLE:
             raise AttributeError(f"{name} was not stored; run(..., store=({name!r}, ...)) keeps it")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    @property
+    def lse_error_bound(self) -> float:
+        """Bound on the error of the log-sum-exps in ``log_likelihood``, nats; see ``weighing``."""
+        return self._error_bound()
 
     def __len__(self) -> int:
         return len(self.increment)

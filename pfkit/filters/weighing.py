@@ -14,8 +14,8 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-import pfkit_ext._cpu as _cpu
 
+import pfkit_ext._cpu as _cpu
 from pfkit.lse.api import logsumexp
 from pfkit.lse.kernels import kernels
 

@@ -54,10 +54,11 @@ class LocalLevel(StateSpaceModel):
         return noise
 
     def log_likelihood(self, y, x, t):
-        # scaled before squaring: a residual of any size gives its finite square or -inf, never NaN
-        z = np.subtract(y, x, dtype=x.dtype)
-        z /= self.sigma_obs
-        z *= z
+        # scaled before squaring, a residual of any size gives its finite square or -inf, never NaN
+        with np.errstate(over="ignore"):
+            z = np.subtract(y, x, dtype=x.dtype)
+            z /= self.sigma_obs
+            z *= z
         z *= -0.5
         z += self._log_scale
         return z

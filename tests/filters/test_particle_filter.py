@@ -46,7 +46,7 @@ def logsumexp(a):
     return m + math.log(math.fsum(math.exp(v - m) for v in a))
 
 
-# ---- increments and weights ----------------------------------------------------------------------------------
+# ---- increments and weights ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lse", KERNELS)
@@ -127,7 +127,7 @@ def test_one_observation_against_the_exact_evidence():
     assert abs(z.mean() - 1) < 4.5 * z.std(ddof=1) / math.sqrt(20)
 
 
-# ---- run, predict, update, step ------------------------------------------------------------------------------
+# ---- run, predict, update, step ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lse", ["fuse", "int"])
@@ -191,7 +191,7 @@ def test_particles_and_time_reach_the_model():
     assert seen == [("weigh", 0, 10), ("move", 1, 6), ("weigh", 1, 11), ("move", 2, 7), ("weigh", 2, 12)]
 
 
-# ---- shapes and dtypes ---------------------------------------------------------------------------------------
+# ---- shapes and dtypes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -297,7 +297,7 @@ def test_zero_process_noise():
     assert np.array_equal(pf.particles, start)
 
 
-# ---- missing observations ------------------------------------------------------------------------------------
+# ---- missing observations ------------------------------------------------------------------------------
 
 MISSING = [
     None,
@@ -365,7 +365,7 @@ def test_a_series_of_nothing():
     assert len(empty) == 0 and empty.log_likelihood == 0.0 and empty.mean.shape[0] == 0
 
 
-# ---- failure -------------------------------------------------------------------------------------------------
+# ---- failure -------------------------------------------------------------------------------------------
 
 
 def uniform_window(start):
@@ -502,7 +502,7 @@ def test_a_step_whose_model_failed_can_be_repeated_with_the_same_numbers():
     assert np.array_equal(a.particles, b.particles) and a.log_likelihood == b.log_likelihood
 
 
-# ---- seeds, inputs untouched, views --------------------------------------------------------------------------
+# ---- seeds, inputs untouched, views --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -615,7 +615,7 @@ def test_angles_are_averaged_on_the_circle():
     assert result.variance[0, 1] < 0.01 and np.array_equal(pf.mean, result.mean[0])
 
 
-# ---- arguments -----------------------------------------------------------------------------------------------
+# ---- arguments -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

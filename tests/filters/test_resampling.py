@@ -18,16 +18,16 @@ VECTORS = Path(__file__).parents[1] / "lse" / "data" / "integer_lse_vectors.json
 WORD = 2**64
 
 
-# ---- the definition, in Python integers ----------------------------------------------------------------------
+# ---- the definition, in Python integers ----------------------------------------------------------------
 
 
-def places(w, n, offset_of):
-    """Ancestors by E_j = floor((n C_j + r) / S); offset_of(k) is the offset of stratum k."""
+def places(w, n, offsets):
+    """Ancestors by E_j = floor((n C_j + r) / S); r = offsets[k] in stratum k = floor(n C_j / S)."""
     total, cumulative, filled, out = sum(w), 0, 0, []
     for j, v in enumerate(w):
         cumulative += v
         k = n * cumulative // total
-        end = (n * cumulative + (offset_of(k) if k < n else 0)) // total
+        end = (n * cumulative + (offsets[k] if k < n else 0)) // total
         out += [j] * (end - filled)
         filled = end
     return out
@@ -85,11 +85,11 @@ def test_every_scheme_gives_the_bits_of_exact_arithmetic(dtype, style):
                 bits[:2] = [0, WORD - 1]
             draws = [int(u) for u in bits[:n_out]]
             for r in [0, total - 1, int(bits[-1]) * total >> 64]:
-                assert _cpu.systematic(w, n_out, r).tolist() == places(exact, n_out, lambda k, r=r: r)
+                assert _cpu.systematic(w, n_out, r).tolist() == places(exact, n_out, [r] * n_out)
             one = _cpu.systematic_draw(w, n_out, bits[-1])
-            assert one.tolist() == places(exact, n_out, lambda k: int(bits[-1]) * total >> 64)
+            assert one.tolist() == places(exact, n_out, [int(bits[-1]) * total >> 64] * n_out)
             strata = [u * total >> 64 for u in draws]
-            expected = places(exact, n_out, lambda k: strata[k])
+            expected = places(exact, n_out, strata)
             assert _cpu.stratified(w, n_out, bits[:n_out]).tolist() == expected
             pairs = np.array([(r >> 64, r % WORD) for r in strata], np.uint64).reshape(n_out, 2)
             assert _cpu.stratified(w, n_out, pairs).tolist() == expected
@@ -108,9 +108,9 @@ def test_small_hand_made_weights_with_more_places_than_total(dtype):
         r = int(rng.integers(total))
         bits = rng.integers(0, WORD - 1, max(n, w.size), np.uint64, endpoint=True)
         draws = [int(u) for u in bits]
-        assert _cpu.systematic(w, n, r).tolist() == places(exact, n, lambda k: r)
+        assert _cpu.systematic(w, n, r).tolist() == places(exact, n, [r] * n)
         strata = [u * total >> 64 for u in draws]
-        assert _cpu.stratified(w, n, bits[:n]).tolist() == places(exact, n, lambda k: strata[k])
+        assert _cpu.stratified(w, n, bits[:n]).tolist() == places(exact, n, strata)
         assert _cpu.multinomial(w, bits[:n]).tolist() == drawn(exact, draws[:n])
         assert _cpu.residual(w, n, bits).tolist() == residual(exact, n, draws)
 
@@ -158,7 +158,7 @@ def test_published_vectors():
     assert seen > 150
 
 
-# ---- what each scheme promises -------------------------------------------------------------------------------
+# ---- what each scheme promises -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -290,7 +290,7 @@ def test_length_other_than_the_number_of_weights(n):
             assert a.shape == (m,) and (m == 0 or a.max() < n)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", [*sorted(SCHEMES), lambda w, n, rng: np.zeros(n, int)])
@@ -374,7 +374,7 @@ def test_a_scheme_may_be_registered_by_name():
         del SCHEMES["reversed"]
 
 
-# ---- the compiled layer --------------------------------------------------------------------------------------
+# ---- the compiled layer --------------------------------------------------------------------------------
 
 
 def test_compiled_functions_check_their_arguments():
@@ -430,8 +430,8 @@ for n in (1, 5, 16, 33, 1000, 4097, 2**20 + 5):
         out = np.empty_like(x)
         _cpu.gather(x, a, out)
         moments = _cpu.moments(x, w, None, True)
-        for part in (q, a, _cpu.stratified(q, n, bits), _cpu.multinomial(q, bits), _cpu.residual(q, n, bits), out,
-                     *moments):
+        drawn = _cpu.stratified(q, n, bits), _cpu.multinomial(q, bits), _cpu.residual(q, n, bits)
+        for part in (q, a, *drawn, out, *moments):
             h.update(part.tobytes())
 print(_cpu.simd_level(), h.hexdigest())
 """

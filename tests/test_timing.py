@@ -1,0 +1,92 @@
+"""Timers: what they count and when they run. (How long things take is for the benchmarks.)"""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pfkit import LocalLevel, ParticleFilter, Timers
+from pfkit.timing import PHASES, active
+
+Y = np.zeros(20)
+
+
+def make(**options):
+    return ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=0, **{"ess_threshold": 1, **options})
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int", "numpy"])
+def test_phases_calls_and_shares(lse):
+    with Timers() as t:
+        assert active() is t
+        result = make(lse=lse).run(Y)
+    assert active() is None and result.timings is t
+    rows = {row.phase: row for row in t.rows()}
+    assert tuple(rows) == PHASES
+    assert rows["propagate"].calls == rows["likelihood"].calls == rows["lse"].calls == 20
+    assert rows["resample"].calls == rows["gather"].calls == 19
+    assert sum(row.share for row in rows.values()) == pytest.approx(1)
+    assert all(row.ns_per_particle > 0 for row in rows.values())
+    table = t.table()
+    assert all(phase in table for phase in PHASES) and "total" in table and len(table.splitlines()) == 8
+
+
+def test_off_by_default():
+    t = Timers()
+    assert make().run(Y).timings is None
+    assert t.rows() == [] and t.total_seconds == 0 and "total" in t.table()
+
+
+def test_given_timers_win_over_active_ones_and_inner_over_outer():
+    own = Timers()
+    with Timers() as outer:
+        with Timers() as inner:
+            make().run(Y)
+        make(timers=own).run(Y)
+    assert [bool(t.rows()) for t in (outer, inner, own)] == [False, True, True]
+
+
+def test_online_steps_missing_observations_and_reset():
+    with Timers() as t:
+        pf = make()
+        pf.step(0.0)
+        pf.predict()
+        pf.update(None)
+    calls = {row.phase: row.calls for row in t.rows()}
+    assert calls == {"propagate": 2, "likelihood": 1, "lse": 1, "weights": 1, "resample": 1, "gather": 1}
+    t.reset()
+    assert t.rows() == []
+
+
+def test_particles_are_summed_over_filters_of_different_sizes():
+    t = Timers()
+    t.add("propagate", 300, 10)
+    t.add("propagate", 700, 90)
+    t.add("custom", 1000, 1)
+    t.add("empty", 0, 0)
+    rows = t.rows()
+    assert [(r.phase, r.calls, r.ns_per_particle, r.share) for r in rows] == [
+        ("propagate", 2, 10.0, 0.5),
+        ("custom", 1, 1000.0, 0.5),
+        ("empty", 1, 0.0, 0.0),
+    ]
+
+
+def test_other_threads_are_not_timed():
+    with Timers() as t:
+        thread = threading.Thread(target=lambda: make().run(Y))
+        thread.start()
+        thread.join()
+    assert t.rows() == []
+
+
+def test_timed_and_untimed_runs_have_the_same_bits():
+    with Timers():
+        a = make().run(Y)
+    assert np.array_equal(a.increment, make().run(Y).increment)
+
+
+def test_the_block_ends_after_an_exception():
+    with pytest.raises(KeyError), Timers():
+        raise KeyError
+    assert active() is None

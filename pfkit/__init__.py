@@ -29,6 +29,7 @@ from .lse import (
     logsumexp,
 )
 from .models import (
+    BearingsOnly,
     LinearGaussian,
     LocalLevel,
     RangeRobot,
@@ -43,6 +44,7 @@ from .timing import Timers
 __version__ = "0.1.0"
 
 __all__ = [
+    "BearingsOnly",
     "CollapseWarning",
     "FilterCollapse",
     "FilterResult",

@@ -3,10 +3,11 @@
 from .base import FunctionModel, StateSpaceModel, from_functions
 from .linear_gaussian import LinearGaussian, LocalLevel
 from .population import ThetaLogistic
-from .tracking import RangeRobot, RangeRobotNoise
+from .tracking import BearingsOnly, RangeRobot, RangeRobotNoise
 from .volatility import StochasticVolatility
 
 __all__ = [
+    "BearingsOnly",
     "FunctionModel",
     "LinearGaussian",
     "LocalLevel",

@@ -1,4 +1,4 @@
-"""Tracking: a robot that ranges to fixed anchors.
+"""Tracking: a robot that ranges to fixed anchors, a target of which only the bearing is seen.
 
 State of `RangeRobot`: the planar pose (x, y, heading). Between two observations the robot reports by its
 odometry how far it moved in its own frame; at each observation it may read its distance to each of several
@@ -18,6 +18,9 @@ lost.
 
 Row t of `inputs` is the motion from t - 1 to t; row 0 is not used, as the first observation belongs to the
 start.
+
+`BearingsOnly` is the classic test problem: a target at nearly constant velocity and a sensor that measures
+its direction alone.
 """
 
 from __future__ import annotations
@@ -29,10 +32,13 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ._arguments import covariance, factor, matrix, non_negative, positive
+from ._coordinates import NormalDensity, apply_matrix, draw_normal, log_normal
+from ._scalar import scalar_observation
 from .angles import wrap
 from .base import StateSpaceModel
 
-__all__ = ["RangeRobot", "RangeRobotNoise"]
+__all__ = ["BearingsOnly", "RangeRobot", "RangeRobotNoise"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
@@ -282,6 +288,83 @@ class RangeRobot(StateSpaceModel):
         return RangeRobot(
             self.anchors, tag_offset=self.tag_offset, start=self.start, start_sd=self.start_sd, noise=noise
         )
+
+
+class BearingsOnly(StateSpaceModel):
+    """A target at nearly constant velocity, seen only as a bearing from a sensor at a known place.
+
+        x = (east, north, east velocity, north velocity)
+        x_t = F x_{t-1} + N(0, Q)         white-noise acceleration over dt, independent in east and north
+        y_t = atan2(north - sensor north, east - sensor east) + N(0, bearing_sd^2), wrapped to (-pi, pi]
+
+    The classic test of particle filters (Gordon, Salmond and Smith 1993), with the white-noise-acceleration
+    covariance of Bar-Shalom, Li and Kirubarajan (2001, section 6.2.2), which has full rank:
+    Q = acceleration_psd [[dt^3/3, dt^2/2], [dt^2/2, dt]] per axis.
+
+    Parameters
+    ----------
+    sensor : (2,) a fixed place, or (T, 2) its path, one row a time step, in metres. Range can only be
+        observed from a sensor that moves, and turns more than the target does.
+    prior_mean : (4,) metres and metres per second
+    prior_cov : (4, 4), symmetric positive semi-definite
+    acceleration_psd : power spectral density of the acceleration, m^2/s^3, >= 0
+    bearing_sd : radians, > 0; small against pi, since the tails are cut at half a turn
+    dt : seconds, > 0
+
+    Observations are bearings in radians, anticlockwise from east, any multiple of a turn added.
+
+    Raises
+    ------
+    ValueError, TypeError
+        A parameter is not finite or has the wrong shape, or a time step lies beyond the sensor's path.
+    """
+
+    state_dim = 4
+
+    def __init__(
+        self,
+        sensor: ArrayLike,
+        prior_mean: ArrayLike,
+        prior_cov: ArrayLike,
+        acceleration_psd: float,
+        bearing_sd: float,
+        dt: float = 1.0,
+    ):
+        self.sensor = matrix("sensor", np.atleast_2d(sensor), (None, 2))
+        self._moving = np.ndim(sensor) == 2
+        self.prior_mean = matrix("prior_mean", np.atleast_2d(prior_mean), (1, 4))[0]
+        self.prior_cov = covariance("prior_cov", prior_cov, 4)
+        self.acceleration_psd = non_negative("acceleration_psd", acceleration_psd)
+        self.bearing_sd = positive("bearing_sd", bearing_sd)
+        self.dt = dt = positive("dt", dt)
+        self.transition_matrix = np.eye(4) + dt * np.eye(4, k=2)
+        axis = np.array([[dt**3 / 3.0, dt**2 / 2.0], [dt**2 / 2.0, dt]])
+        self.transition_cov = self.acceleration_psd * np.kron(axis, np.eye(2))
+        self._transition_factor = factor(self.transition_cov)
+        self._prior_factor = factor(self.prior_cov)
+
+    def initial(self, n, rng):
+        return draw_normal(self._prior_factor, n, rng) + self.prior_mean
+
+    def transition(self, x, t, rng):
+        return apply_matrix(self.transition_matrix, x) + draw_normal(self._transition_factor, len(x), rng)
+
+    def log_likelihood(self, y, x, t):
+        east, north = self._sensor_at(t)
+        bearing = np.arctan2(x[..., 1] - north, x[..., 0] - east)
+        return log_normal(wrap(scalar_observation(y) - bearing), self.bearing_sd)
+
+    def log_transition(self, x, x_prev, t):
+        if self.acceleration_psd == 0.0:
+            raise ValueError("log_transition needs acceleration_psd > 0: without it there is no density")
+        return NormalDensity(self.transition_cov).log_pdf(x - apply_matrix(self.transition_matrix, x_prev))
+
+    def _sensor_at(self, t: int) -> tuple[float, float]:
+        if not self._moving:
+            return float(self.sensor[0, 0]), float(self.sensor[0, 1])
+        if not 0 <= t < len(self.sensor):
+            raise ValueError(f"no sensor position for step {t}: the path has {len(self.sensor)} rows")
+        return float(self.sensor[t, 0]), float(self.sensor[t, 1])
 
 
 def _vector(name, value, length):

@@ -66,7 +66,7 @@ def test_random_walk_of_two_steps():
     np.testing.assert_allclose(exact["increments"], [-1.688012123, -1.741583899], atol=6e-10)
 
 
-@pytest.mark.parametrize("n", [501, 1001])
+@pytest.mark.parametrize("n", [501, pytest.param(1001, marks=pytest.mark.slow)])
 def test_stochastic_volatility(n):
     exact = oracles.stochastic_volatility_grid(A.GBPUSD, A.GBPUSD_PHI, A.GBPUSD_S, A.GBPUSD_BETA, n)
     assert len(A.GBPUSD) == 945

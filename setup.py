@@ -33,6 +33,8 @@ def machine() -> str:
 
 class BuildExt(build_ext):
     def build_extension(self, ext):
+        if ext.name != "pfkit_ext._cpu":
+            return super().build_extension(ext)
         msvc = self.compiler.compiler_type == "msvc"
         kind = machine()
         levels = {"x86": MSVC_X86 if msvc else X86, "arm64": {"portable": [], "neon": []}}.get(kind, {"portable": []})
@@ -70,7 +72,8 @@ class BuildExt(build_ext):
 setup(
     ext_modules=cythonize(
         [Extension("pfkit_ext._cpu", ["pfkit_ext/_cpu.pyx"], include_dirs=[str(CPU)],
-                   depends=[str(p) for p in Path("pfkit_ext").glob("*.pxi")])],
+                   depends=[str(p) for p in Path("pfkit_ext").glob("*.pxi")]),
+         Extension("pfkit_ext._cuda", ["pfkit_ext/_cuda.pyx"])],
         language_level=3, compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": True}),
     cmdclass={"build_ext": BuildExt},
 )

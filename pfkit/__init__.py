@@ -68,6 +68,18 @@ __all__ = [
     "log_normalize",
     "logcumsumexp",
     "logsumexp",
+    "override_torch",
     "plots",
     "resample",
 ]
+
+_NEEDS_TORCH = {"override_torch": "pfkit.lse.torch_op"}
+
+
+def __getattr__(name: str) -> object:
+    """Names that import torch load on first use."""
+    if name in _NEEDS_TORCH:
+        import importlib
+
+        return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,8 +13,7 @@ An error bound is a promise about one call: with n terms, ``|computed - exact|``
 one rounding of the result to its dtype. The baselines (``"numpy"``, ``"scipy"``, ``"torch"``) are there to
 be compared with and carry no promise of ours.
 
-A module ``pfkit.lse.cuda`` that defines ``kernel_rows() -> list[Kernel]`` adds its rows to the table; it
-must not import torch to do so.
+The CUDA rows come from :mod:`pfkit.lse.cuda`, which does not import torch to make them.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -187,11 +187,12 @@ def _cpu_rows() -> list[Kernel]:
     ]
 
 
+def _cuda() -> Any:
+    return importlib.import_module("pfkit.lse.cuda")
+
+
 def _cuda_rows() -> list[Kernel]:
-    if importlib.util.find_spec("pfkit.lse.cuda") is None:
-        return []
-    cuda = importlib.import_module("pfkit.lse.cuda")
-    return list(cuda.kernel_rows()) if hasattr(cuda, "kernel_rows") else []
+    return list(_cuda().kernel_rows())
 
 
 def kernels() -> list[Kernel]:
@@ -275,4 +276,6 @@ def explain(lse: str = "fuse", device: str | None = None) -> str:
         else:
             text += "No bound of ours: a baseline to compare with."
         said.append(text.strip())
+    if any(row.device == "cuda" for row in rows):
+        said.append("Rules for tensors, the first that fits:\n" + _cuda().fallback_rules())
     return "\n".join(said)

@@ -1,0 +1,16 @@
+def bind(address: int) -> None: ...
+
+class Launch:
+    def __init__(self, function: int, grid: tuple[int, int], threads: int, arguments: bytes) -> None: ...
+    def __call__(
+        self,
+        stream: int,
+        source: int,
+        out: int = 0,
+        maximum: int = 0,
+        total: int = 0,
+        workspace: int = 0,
+        reference: int = 0,
+        grad: int = 0,
+        grad_in: int = 0,
+    ) -> int: ...

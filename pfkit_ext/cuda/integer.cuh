@@ -1,0 +1,122 @@
+// The arithmetic of the integer kernel "int", bit for bit as the CPU kernel and the NumPy reference define
+// it.
+//
+// Weights have scale 2^52 (the maximum weighs 2^52); a sum of them is exact, so it has no order. This file
+// holds pure functions only and compiles as C++ too: a test runs them on the CPU against the reference.
+//
+// Every float operation here is one IEEE operation, never contracted to an FMA.
+
+#ifdef __CUDACC__
+#define PFKIT_TABLE __constant__
+#else
+#define PFKIT_TABLE static const
+#endif
+#include "log2_table.cuh"
+
+// ---- x -> Q16.16 index i >= 0 of -(x - m) log2 e, half to even --------------------------------------------
+// Adding 2^23 (2^52) leaves the rounded integer in the low bits of the sum: the conversion unit is not
+// needed.
+__device__ __forceinline__ u32 exponent_index(float x, float m) {
+  float v = fminf(__fmul_rn(__fsub_rn(x, m), -94548.4609375f), 4194304.0f);
+  return __float_as_uint(__fadd_rn(v, 8388608.0f)) - 0x4b000000u;
+}
+
+__device__ __forceinline__ u32 exponent_index(double x, double m) {
+  double v = fmin(__dmul_rn(__dsub_rn(x, m), -94548.4621996991), 4194304.0);
+  return (u32)(u64)__double_as_longlong(__dadd_rn(v, 4503599627370496.0));
+}
+
+// 2^20 - 8 D(F), about 2^20 * 2^-f for f = F / 65536: the mantissa of a weight, exact at F = 0. The two
+// subtractions of floors are folded into the constants: 3030 - floor(439 F / 2^16), negated, is an arithmetic
+// shift of one product.
+__device__ __forceinline__ u32 mantissa(u32 i) {
+  u32 f = i & 0xffffu;
+  u32 p = (f * (65536u - f)) >> 16;
+  int e = (int)(f * 439u - (3030u << 16)) >> 16;                       // floor(439 F / 2^16) - 3030, negative
+  u32 h = (u32)((int)((12650u << 16) + 0xffffu) + (int)f * e) >> 16;   // 12650 - floor(F (3030 - ..) / 2^16)
+  u32 d = f + ((p * h + 0x4000u) >> 15);
+  return (1u << 20) - 8u * d;
+}
+
+__device__ __forceinline__ u64 weight64(u32 i) {  // 0 <= i <= 64 * 65536
+  u64 w = (u64)mantissa(i) << 32;
+#ifdef __CUDA_ARCH__
+  asm("shr.u64 %0, %0, %1;" : "+l"(w) : "r"(i >> 16));  // a shift by 64 gives 0
+  return w;
+#else
+  return i >> 16 > 63 ? 0 : w >> (i >> 16);
+#endif
+}
+
+// ---- a sum of weights: low and high 32-bit halves added apart, no carry to pass on ------------------------
+struct Total { u64 hi, lo; };  // hi * 2^32 + lo
+
+__device__ __forceinline__ void add(Total& t, u64 weights) {
+  t.hi += weights >> 32;
+  t.lo += weights & 0xffffffffull;
+}
+
+__device__ __forceinline__ Total plus(Total a, Total b) { return Total{a.hi + b.hi, a.lo + b.lo}; }
+
+__device__ __forceinline__ void to_128(Total t, u64& hi, u64& lo) {
+  u64 low = t.hi << 32;
+  lo = low + t.lo;
+  hi = (t.hi >> 32) + (lo < low);
+}
+
+__device__ __forceinline__ double total_as_double(Total t) {  // rounded once
+  u64 hi, lo;
+  to_128(t, hi, lo);
+  if (!hi) return (double)lo;
+  int shift = 64 - __clzll(hi);                                  // keep 64 bits and a sticky one
+  u64 top = shift == 64 ? hi : (hi << (64 - shift)) | (lo >> shift);
+  u64 rest = shift == 64 ? lo : lo << (64 - shift);
+  return ldexp((double)(top | (rest != 0)), shift);
+}
+
+// ---- log2 of a total in Q7.48 -----------------------------------------------------------------------------
+__device__ __noinline__ u64 log2_by_squaring(u64 y) {  // y: leading 64 bits; the 48 fraction bits of log2
+  u64 out = 0;
+  for (int k = 47; k >= 0; --k) {
+    u64 hi = __umul64hi(y, y), lo = y * y;
+    u64 top = hi >> 63;                      // y * y >> 127: did the square pass 2?
+    y = top ? hi : (hi << 1) | (lo >> 63);
+    out |= top << k;
+  }
+  return out;
+}
+
+// The same bits, faster: y = (1 + r) / c with c from a table, the series of log2(1 + r) to r^9. Its error is
+// below 2^-60, the squarings truncate less than 2^-61 away; within 2^-58 of a step the squarings decide.
+__device__ __forceinline__ u64 log2_fraction(u64 y) {
+  int j = (int)(y >> 56) & 127;
+  u64 c = LOG2_RECIPROCAL[j];                // Q9, about 512 / (1 + (j + 1/2) / 128)
+  u64 hi = __umul64hi(y, c), lo = y * c;     // y c in Q72
+  i64 r = (i64)((hi - 256u) << 62 | lo >> 2);  // Q70, |r| < 2^-7
+  double x = (double)r * 0x1p-70;            // 1 / ln 2 times 1/2 - x/3 + x^2/4 - .. - x^7/9
+  double s = -0x1.484b13d7c02a9p-3;
+  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-3);
+  s = __dadd_rn(__dmul_rn(s, x), -0x1.a61762a7aded9p-3);
+  s = __dadd_rn(__dmul_rn(s, x), 0x1.ec709dc3a03fdp-3);
+  s = __dadd_rn(__dmul_rn(s, x), -0x1.2776c50ef9bfep-2);
+  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-2);
+  s = __dadd_rn(__dmul_rn(s, x), -0x1.ec709dc3a03fdp-2);
+  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-1);
+  i64 rest = (i64)rint(__dmul_rn(__dmul_rn(x, -x), s) * 0x1p62);
+  i64 f = (i64)LOG2_OF_RECIPROCAL[j] + (__mul64hi(r, 0x5c551d94ae0bf85ell) >> 6) + rest;
+  u32 below = (u32)f & 16383u;
+  return below < 16u || below >= 16384u - 16u ? log2_by_squaring(y) : (u64)f >> 14;
+}
+
+// log2 of hi * 2^64 + lo > 0, minus 52, times 2^48: the exponent of the sum at scale 2^52.
+__device__ __forceinline__ i64 log2_total(u64 hi, u64 lo) {
+  int e = hi ? 127 - __clzll((i64)hi) : 63 - __clzll((i64)lo);
+  u64 y = e <= 63 ? lo << (63 - e) : e == 127 ? hi : (hi << (127 - e)) | (lo >> (e - 63));
+  return ((i64)(e - 52) << 48) + (i64)log2_fraction(y);
+}
+
+__device__ __forceinline__ double value_of(Total t, double m) {  // m + ln(T / 2^52); nats
+  u64 hi, lo;
+  to_128(t, hi, lo);
+  return __dadd_rn(m, __dmul_rn((double)log2_total(hi, lo) * 0x1p-48, 0.6931471805599453));
+}

@@ -1,0 +1,293 @@
+// IntLSE, order-free: the sum is an integer, so its bits do not depend on the launch and equal the CPU
+// kernel's.
+//
+// The true maximum comes first. A row therefore stays in registers between the maximum and the sum (of one
+// block, or of a cluster of blocks for long rows: one read of memory), or is read twice. NaN and infinities
+// are settled on the maximum, before any conversion. The arithmetic and its bound are in integer.cuh.
+#include "common.cuh"
+#include "integer.cuh"
+
+template <int V>
+__device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
+  C m = element(v[0], 0);
+#pragma unroll
+  for (int i = 1; i < V * E; ++i) m = maximum_or_nan(m, element(v[i / E], i % E));
+  return m;
+}
+
+template <int V>
+__device__ __forceinline__ u64 weights_of(const uint4 (&v)[V], C m) {  // at most 64 terms: below 2^59
+  u64 sum = 0;
+#pragma unroll
+  for (int i = 0; i < V * E; ++i) sum += weight64(exponent_index(element(v[i / E], i % E), m));
+  return sum;
+}
+
+__device__ __forceinline__ bool finite(C m) { return m - m == 0; }
+
+// ---- trees ------------------------------------------------------------------------------------------------
+template <int LANES>
+__device__ __forceinline__ C maximum_lanes(C m) {
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) m = maximum_or_nan(m, __shfl_xor_sync(0xffffffffu, m, d));
+  return m;
+}
+
+template <int LANES>
+__device__ __forceinline__ u64 sum_lanes(u64 s) {
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) s += __shfl_xor_sync(0xffffffffu, s, d);
+  return s;
+}
+
+template <int THREADS>
+__device__ __forceinline__ C maximum_block(C m) {  // right in every thread
+  __shared__ C warps[32];
+  m = maximum_lanes<32>(m);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = m;
+  __syncthreads();
+  m = warps[threadIdx.x % (THREADS / 32)];
+  return maximum_lanes<32>(m);
+}
+
+template <int THREADS>
+__device__ __forceinline__ Total total_block(Total t) {  // right in warp 0
+  __shared__ Total warps[THREADS / 32];
+  t = Total{sum_lanes<32>(t.hi), sum_lanes<32>(t.lo)};
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = t;
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    t = threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : Total{0, 0};
+    t = Total{sum_lanes<32>(t.hi), sum_lanes<32>(t.lo)};
+  }
+  return t;
+}
+
+__device__ __forceinline__ C reference_or(const Args& a, i64 row, C m) {
+  return a.reference && m == m && m != INFINITE ? ((const C*)a.reference)[row] : m;
+}
+
+__device__ __forceinline__ void emit(const Args& a, i64 row, C m, Total t) {
+  bool regular = finite(m);
+  if (a.out) {
+    u64 hi, lo;
+    to_128(t, hi, lo);
+    store_value(a, row, !regular ? (double)m : hi | lo ? value_of(t, (double)m) : -(double)INFINITE);
+  }
+  if (a.maximum) ((C*)a.maximum)[row] = m;
+  if (!a.total) return;
+  if (a.exact_total) {
+    u64 hi, lo;
+    to_128(regular ? t : Total{0, 0}, hi, lo);
+    ((u64*)a.total)[2 * row] = hi;
+    ((u64*)a.total)[2 * row + 1] = lo;
+  } else {
+    double total = regular ? total_as_double(t) * 0x1p-52 : m < 0 ? 0 : (double)m;
+    ((double*)a.total)[row] = total;
+  }
+}
+
+// ---- short rows -------------------------------------------------------------------------------------------
+constexpr int SHORT_THREADS = 128;
+
+template <int LANES, int V>
+__device__ __forceinline__ void short_rows(const Args& a) {
+  int lane = threadIdx.x % LANES;
+  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
+  bool live = row < a.rows;
+  Window w = window(a.in + row_offset(a, live ? row : 0), a.n);
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
+#pragma unroll
+  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
+  C m = maximum_lanes<LANES>(maximum_of(v));
+  m = live ? reference_or(a, row, m) : 0;
+  Total t{0, 0};
+  add(t, sum_lanes<LANES>(finite(m) ? weights_of(v, m) : 0));  // at most 2^11 terms: below 2^64
+  if (live && lane == 0) emit(a, row, m, t);
+}
+
+// ---- rows on chip: registers of one block or of a cluster -------------------------------------------------
+template <int THREADS, int V, int BLOCKS>
+__device__ __forceinline__ void held_rows(const Args& a) {
+  i64 row = blockIdx.x / BLOCKS;
+#if __CUDA_ARCH__ >= 900
+  u32 part = BLOCKS > 1 ? cluster_rank() : 0;
+#else
+  u32 part = 0;
+#endif
+  Window w = window(a.in + row_offset(a, row), a.n);
+  i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
+  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, begin + threadIdx.x + k * THREADS, end);
+  if (w.skip || w.last < E) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) mask_edges(v[k], begin + threadIdx.x + k * THREADS, w);
+  }
+  C m = maximum_block<THREADS>(maximum_of(v));
+#if __CUDA_ARCH__ >= 900
+  __shared__ u64 maxima[BLOCKS];
+  __shared__ Total totals[BLOCKS];
+  if (BLOCKS > 1) {
+    if (threadIdx.x < BLOCKS) store_remote(&maxima[part], threadIdx.x, (u64)__double_as_longlong((double)m));
+    cluster_barrier();
+    m = maximum_lanes<32>((C)__longlong_as_double((i64)maxima[threadIdx.x % BLOCKS]));
+  }
+#endif
+  m = reference_or(a, row, m);
+  Total t{0, 0};
+  if (finite(m)) add(t, weights_of(v, m));
+  t = total_block<THREADS>(t);
+#if __CUDA_ARCH__ >= 900
+  if (BLOCKS > 1) {
+    if (threadIdx.x == 0) {
+      store_remote(&totals[part].hi, 0, t.hi);
+      store_remote(&totals[part].lo, 0, t.lo);
+    }
+    cluster_barrier();
+    if (part) return;
+    t = Total{0, 0};
+    for (int i = 0; i < BLOCKS; ++i) t = plus(t, totals[i]);
+  }
+#endif
+  if (threadIdx.x == 0) emit(a, row, m, t);
+}
+
+// ---- long rows: read twice, the second time backwards (the end of the row may still be in the cache) ------
+struct Slice { Window w; i64 begin, end; };
+
+__device__ __forceinline__ Slice slice_of(const Args& a, i64 row, i64 part) {
+  Slice s;
+  s.w = window(a.in + row_offset(a, row), a.n);
+  i64 slice = (s.w.vectors + a.splits - 1) / a.splits;
+  s.begin = part * slice;
+  s.end = s.begin + slice < s.w.vectors ? s.begin + slice : s.w.vectors;
+  return s;
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ void load_batch(uint4 (&v)[V], const Slice& s, i64 at) {
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(s.w, at + k * THREADS, s.end);
+  if (s.w.skip || s.w.last < E) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, s.w);
+  }
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ C slice_maximum(const Slice& s) {
+  C m = -INFINITE;
+  for (i64 at = s.begin + threadIdx.x; at < s.end; at += THREADS * V) {
+    uint4 v[V];
+    load_batch<THREADS>(v, s, at);
+    m = maximum_or_nan(m, maximum_of(v));
+  }
+  return maximum_block<THREADS>(m);
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ Total slice_total(const Slice& s, C m) {
+  Total t{0, 0};
+  if (finite(m)) {
+    i64 batches = (s.end - s.begin + THREADS * V - 1) / (THREADS * V);
+    for (i64 b = batches - 1; b >= 0; --b) {
+      uint4 v[V];
+      load_batch<THREADS>(v, s, s.begin + threadIdx.x + b * THREADS * V);
+      add(t, weights_of(v, m));
+    }
+  }
+  return total_block<THREADS>(t);
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ void long_rows(const Args& a) {
+  i64 row = blockIdx.x;
+  Slice s = slice_of(a, row, 0);
+  C m = reference_or(a, row, slice_maximum<THREADS, V>(s));
+  Total t = slice_total<THREADS, V>(s, m);
+  if (threadIdx.x == 0) emit(a, row, m, t);
+}
+
+// Few very long rows: three launches over slices. Workspace of a row: splits totals, then splits maxima.
+__device__ __forceinline__ C* maxima_of(const Args& a, i64 row) {
+  return (C*)((Total*)a.workspace + a.rows * a.splits) + row * a.splits;
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ void split_maximum(const Args& a) {
+  C m = slice_maximum<THREADS, V>(slice_of(a, blockIdx.x, blockIdx.y));
+  if (threadIdx.x == 0) maxima_of(a, blockIdx.x)[blockIdx.y] = m;
+}
+
+template <int THREADS>
+__device__ __forceinline__ C maximum_of_parts(const Args& a, i64 row) {
+  C m = -INFINITE;
+  for (i64 i = threadIdx.x; i < a.splits; i += THREADS) m = maximum_or_nan(m, maxima_of(a, row)[i]);
+  return reference_or(a, row, maximum_block<THREADS>(m));
+}
+
+template <int THREADS, int V>
+__device__ __forceinline__ void split_total(const Args& a) {
+  i64 row = blockIdx.x;
+  C m = maximum_of_parts<THREADS>(a, row);
+  __syncthreads();
+  Total t = slice_total<THREADS, V>(slice_of(a, row, blockIdx.y), m);
+  if (threadIdx.x == 0) ((Total*)a.workspace)[row * a.splits + blockIdx.y] = t;
+}
+
+template <int THREADS>
+__device__ __forceinline__ void split_emit(const Args& a) {
+  i64 row = blockIdx.x;
+  C m = maximum_of_parts<THREADS>(a, row);
+  Total t{0, 0};
+  const Total* parts = (const Total*)a.workspace + row * a.splits;
+  for (i64 i = threadIdx.x; i < a.splits; i += THREADS) t = plus(t, parts[i]);
+  t = total_block<THREADS>(t);
+  if (threadIdx.x == 0) emit(a, row, m, t);
+}
+
+// ---- any strides: two walks over the terms ----------------------------------------------------------------
+template <int COLUMNS>
+__device__ __forceinline__ void strided(const Args& a) {
+  constexpr int THREADS = 256, LINES = THREADS / COLUMNS;
+  __shared__ C maxima[THREADS];
+  __shared__ Total totals[THREADS];
+  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
+  i64 row = (i64)blockIdx.x * COLUMNS + column;
+  bool live = row < a.rows;
+  const Element* in = a.in + row_offset(a, live ? row : 0);
+  i64 n = live ? a.n : 0;
+  C m = -INFINITE;
+#pragma unroll 4
+  for (i64 at = line; at < n; at += LINES) m = maximum_or_nan(m, to_compute(in[term_offset(a, at)]));
+  maxima[threadIdx.x] = m;
+  __syncthreads();
+  for (int d = LINES / 2; d; d /= 2) {
+    if (line < d)
+      maxima[threadIdx.x] = maximum_or_nan(maxima[threadIdx.x], maxima[threadIdx.x + d * COLUMNS]);
+    __syncthreads();
+  }
+  m = maxima[column];
+  if (live) m = reference_or(a, row, m);
+  Total t{0, 0};
+  if (live && finite(m)) {
+#pragma unroll 4
+    for (i64 at = line; at < n; at += LINES) {
+      C x = to_compute(in[term_offset(a, at)]);
+      add(t, weight64(exponent_index(x, m)));
+    }
+  }
+  totals[threadIdx.x] = t;
+  __syncthreads();
+  for (int d = LINES / 2; d; d /= 2) {
+    if (line < d) totals[threadIdx.x] = plus(totals[threadIdx.x], totals[threadIdx.x + d * COLUMNS]);
+    __syncthreads();
+  }
+  if (live && line == 0) emit(a, row, m, totals[column]);
+}
+
+PFKIT_DEFINE_ENTRY

@@ -101,6 +101,25 @@ cdef extern from "pairwise.h" nogil:
         void (*rows_f64)(const double *x, size_t rows, size_t n, size_t step, double *out) noexcept nogil
         void (*pairs)(const int32_t *a, const int32_t *b, size_t n, int table, int32_t *out) noexcept nogil
 
+cdef extern from "random.h" nogil:
+    int PF_PHILOX_ROUNDS
+    size_t PF_RANDOM_GROUP_F64
+    size_t PF_RANDOM_GROUP_F32
+    ctypedef struct pf_random_stream:
+        uint64_t key
+        uint64_t stream
+    void pf_philox(int rounds, uint64_t key, uint64_t counter_low, uint64_t counter_high, uint32_t *out)
+    ctypedef struct pf_random_table:
+        void (*normal_f64)(pf_random_stream s, uint64_t group, size_t n, double *out) noexcept nogil
+        void (*normal_f32)(pf_random_stream s, uint64_t group, size_t n, float *out) noexcept nogil
+        void (*uniform_f64)(pf_random_stream s, uint64_t group, size_t n, double *out) noexcept nogil
+        void (*uniform_f32)(pf_random_stream s, uint64_t group, size_t n, float *out) noexcept nogil
+        void (*exponential_f64)(pf_random_stream s, uint64_t group, size_t n, double *out) noexcept nogil
+        void (*exponential_f32)(pf_random_stream s, uint64_t group, size_t n, float *out) noexcept nogil
+        void (*bits)(pf_random_stream s, uint64_t group, size_t n, uint64_t *out) noexcept nogil
+        void (*vmath_f64)(int which, const double *x, const double *y, size_t n, double *out) noexcept nogil
+        void (*vmath_f32)(int which, const float *x, const float *y, size_t n, float *out) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
@@ -110,6 +129,7 @@ cdef extern from "level.h" nogil:
         pf_pairwise_table pairwise
         pf_resample_table resample
         pf_moments_table moments
+        pf_random_table random
     const pf_level **pf_levels(int *count)
 
 

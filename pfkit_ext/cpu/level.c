@@ -7,6 +7,7 @@
 #include "pairwise.c"
 #include "resample.c"
 #include "moments.c"
+#include "random.c"
 
 #if defined(PF_LEVEL_AVX512)
 #define PF_SYMBOL pf_level_avx512
@@ -31,4 +32,5 @@ const pf_level PF_SYMBOL = {
     PF_PAIRWISE_TABLE,
     PF_RESAMPLE_TABLE,
     PF_MOMENTS_TABLE,
+    PF_RANDOM_TABLE,
 };

@@ -8,6 +8,7 @@
 
 #include "pairwise.h"
 #include "resample.h"
+#include "random.h"
 #include "weights.h"
 
 typedef struct {
@@ -18,6 +19,7 @@ typedef struct {
     pf_pairwise_table pairwise;
     pf_resample_table resample;
     pf_moments_table moments;
+    pf_random_table random;
 } pf_level;
 
 /* The levels this CPU can run, best first; the last is the portable one. */

@@ -64,7 +64,8 @@ class BuildExt(build_ext):
         ext.extra_objects = objects
         ext.depends = depends
         ext.define_macros += define
-        ext.extra_compile_args = flags
+        # the wrapper only checks and calls: optimising it hard takes a minute and gains nothing
+        ext.extra_compile_args = flags if msvc else [*flags, "-O1"]
         ext.extra_link_args = link + ([] if sys.platform == "win32" else ["-lm"])
         super().build_extension(ext)
 

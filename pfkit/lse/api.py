@@ -118,7 +118,7 @@ def logsumexp(
     shape = tuple(
         1 if k in axes else length for k, length in enumerate(array.shape) if keepdims or k not in axes
     )
-    value_dtype = np.empty(0, dtype).real.dtype if return_sign else dtype  # of a complex sum: modulus and phase
+    value_dtype = np.empty(0, dtype).real.dtype if return_sign else dtype  # complex: modulus and phase
     if out is not None:
         check_out(out, shape, value_dtype)
     value, sign = _reduce(array, coefficients, axes, lse, dtype, bool(return_sign))
@@ -218,7 +218,8 @@ def logcumsumexp(a: Any, axis: int = -1, *, lse: str = "fuse") -> np.ndarray:
     view = np.moveaxis(array, k, -1)
     if lse == "numpy" or (dtype == np.longdouble and dtype != np.float64):
         exact = dtype if work == np.float64 and dtype.kind == "f" else work
-        result = np.logaddexp.accumulate(view.astype(exact), axis=-1) if array.size else view.astype(exact)
+        with np.errstate(invalid="ignore"):
+            result = np.logaddexp.accumulate(view.astype(exact), axis=-1) if array.size else view.astype(exact)
         return np.moveaxis(result.astype(dtype), -1, k)
     out = np.empty(view.shape, work)
     n = view.shape[-1]

@@ -27,6 +27,7 @@ from .weighted import FloatSums, IntSums, split_signs, weighted_blocks
 
 _ndarray = np.ndarray
 _lse_1d = _cpu.lse_1d
+_lse_rows = _cpu.lse_rows
 
 
 def logsumexp(
@@ -97,18 +98,14 @@ def logsumexp(
     >>> float(value), float(sign)
     (1.541324854612918, -1.0)
     """
-    if (
-        type(a) is _ndarray
-        and axis is None
-        and b is None
-        and out is None
-        and not keepdims
-        and not return_sign
-    ):
+    if type(a) is _ndarray and b is None and out is None and not (keepdims or return_sign):
         try:
-            return _lse_1d(a, lse)
+            if axis is None:
+                return _lse_1d(a, lse)
+            if axis == -1 and a.ndim == 2 and a.flags.c_contiguous:
+                return _lse_rows(a, lse)
         except (TypeError, ValueError):
-            pass  # not one contiguous row of a native float, or not a compiled kernel
+            pass  # not contiguous rows of a native float, or not a compiled kernel
     if is_tensor(a) or is_tensor(b):
         return _of_tensors(a, axis, b, keepdims, return_sign, lse, out)
     check_name(lse)
@@ -130,8 +127,11 @@ def logsumexp(
 
 
 def _shaped(x: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
-    with np.errstate(over="ignore"):
-        return np.asarray(x).astype(dtype).reshape(shape)[()]
+    x = np.asarray(x)
+    if x.dtype != dtype:
+        with np.errstate(over="ignore"):
+            x = x.astype(dtype)
+    return x.reshape(shape)[()]
 
 
 def _reduce(
@@ -219,7 +219,8 @@ def logcumsumexp(a: Any, axis: int = -1, *, lse: str = "fuse") -> np.ndarray:
     if lse == "numpy" or (dtype == np.longdouble and dtype != np.float64):
         exact = dtype if work == np.float64 and dtype.kind == "f" else work
         with np.errstate(invalid="ignore"):
-            result = np.logaddexp.accumulate(view.astype(exact), axis=-1) if array.size else view.astype(exact)
+            result = view.astype(exact)
+            result = np.logaddexp.accumulate(result, axis=-1) if array.size else result
         return np.moveaxis(result.astype(dtype), -1, k)
     out = np.empty(view.shape, work)
     n = view.shape[-1]
@@ -264,7 +265,7 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
         Kernel. "int": weights, log_norm and ess are the same bits for any order of the particles. Kernels
         that give only an LSE take the weights ``exp(log_w - LSE)`` over their sum.
     out : ndarray, optional
-        Where to put the weights: `log_w`'s shape and the weights' dtype, C-contiguous.
+        Where to put the weights: `log_w`'s shape and the weights' dtype, C-contiguous. May be `log_w` itself.
 
     Returns
     -------
@@ -307,6 +308,8 @@ def log_normalize(log_w: Any, *, lse: str = "fuse", out: np.ndarray | None = Non
                 f"out must be a C-contiguous array of dtype {dtype}, got {out.dtype}, strides {out.strides}"
             )
         weights = out
+        if np.may_share_memory(out, array):  # the kernels read log-weights after they have written weights
+            array = array.copy()
     lead = array.shape[:-1]
     log_norm, ess = np.empty(lead), np.empty(lead)
     scratch = Scratch(dtype)

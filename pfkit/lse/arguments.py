@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from .kernels import is_bfloat16
+from .kernels import FLOAT64, is_bfloat16
 
 ACCEPTED = "accepted are real floating dtypes (bfloat16 included), integers, booleans and complex dtypes"
 
 
 def is_tensor(x: Any) -> bool:
     """Whether `x` is a torch tensor, without importing torch to find out."""
-    return type(x).__module__.partition(".")[0] == "torch" or any(
-        base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(x).__mro__
-    )
+    if type(x) is np.ndarray or x is None:
+        return False
+    return any(base.__module__ == "torch" and base.__name__ == "Tensor" for base in type(x).__mro__)
 
 
 def as_array(x: Any, name: str) -> np.ndarray:
@@ -29,7 +29,7 @@ def as_array(x: Any, name: str) -> np.ndarray:
     ValueError
         For nested sequences of unequal lengths.
     """
-    array = np.asarray(x)
+    array = x if type(x) is np.ndarray else np.asarray(x)
     if array.dtype.kind in "fiubc" or is_bfloat16(array.dtype):
         return array
     raise TypeError(f"{name} has dtype {array.dtype} (from {type(x).__name__}); {ACCEPTED}")
@@ -41,7 +41,9 @@ def result_dtype(a: Any, b: Any = None) -> np.dtype:
         x if isinstance(x, int | float | complex) else np.asarray(x) for x in (a, b) if x is not None
     ]
     dtype = np.result_type(*arguments)
-    return np.dtype(np.float64) if dtype.kind in "iub" else dtype.newbyteorder("=")
+    if dtype.kind in "iub":
+        return FLOAT64
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 def numeric_pair(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray | None, np.dtype]:
@@ -72,12 +74,11 @@ def numeric_pair(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray | None, np.dtyp
 
 def without_mask(a: Any, b: Any) -> tuple[Any, Any]:
     """Masked elements add nothing to the sum: they become -inf in `a`, or weight 0 where `b` is given."""
-    mask = np.ma.getmask(a) if isinstance(a, np.ma.MaskedArray) else np.ma.nomask
     if isinstance(b, np.ma.MaskedArray):
         b = b.filled(0)
     if not isinstance(a, np.ma.MaskedArray):
         return a, b
-    data = as_array(np.ma.getdata(a), "a")
+    data, mask = as_array(np.ma.getdata(a), "a"), np.ma.getmask(a)
     if mask is np.ma.nomask:
         return data, b
     if b is not None:
@@ -99,6 +100,8 @@ def reduced_axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """
     if axis is None:
         return tuple(range(ndim))
+    if type(axis) is int and -ndim <= axis < ndim:
+        return (axis % ndim,)
     axes = []
     for one in axis if isinstance(axis, tuple) else (axis,):
         if isinstance(one, bool | np.bool_):

@@ -72,12 +72,12 @@ class FloatSums:
         x, b = piece
         with np.errstate(all="ignore"):
             terms = b * np.exp(x - np.where(np.isfinite(m), m, 0)[:, None])
-            if not np.isfinite(
-                b
-            ).all():  # an infinite coefficient wins over an exponential that underflows to 0
+            if not np.isfinite(b).all():  # infinite: wins over an exponential that underflows to 0
                 terms = np.where(np.isinf(b) & (x > -np.inf), b, terms)
             at_max = (x == m[:, None]) & (x > -np.inf)
-            return np.stack([np.where(at_max, terms, 0).sum(axis=1), np.where(at_max, 0, terms).sum(axis=1)])
+            head = np.add.reduce(terms, axis=1, where=at_max)
+            terms[at_max] = 0
+            return np.stack([head, np.add.reduce(terms, axis=1)])
 
     def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return x + y

@@ -18,16 +18,22 @@ def tolerance(lse, dtype):
 #: log-weights; log-sum-exp; ESS; weights: computed with mpmath at 50 digits.
 ANCHORS = [
     (
-        [0, -1, -2, -3], 0.44018969856119533, 2.0861107728432765,
+        [0, -1, -2, -3],
+        0.44018969856119533,
+        2.0861107728432765,
         [0.64391425988797231, 0.23688281808991013, 0.087144318742032567, 0.032058603280084988],
     ),
     (
-        [-1000, -1001, -1002], -999.59239403555562, 1.9586986534143888,
+        [-1000, -1001, -1002],
+        -999.59239403555562,
+        1.9586986534143888,
         [0.66524095577482189, 0.24472847105479765, 0.090030573170380458],
     ),
     ([-1e5, -1e5 + 0.5], -99999.02592301582, 1.8868188839700739, [0.37754066879814544, 0.62245933120185456]),
     (
-        [-INF, 0, -INF, 1], 1.3132616875182228, 1.6480542736638854,
+        [-INF, 0, -INF, 1],
+        1.3132616875182228,
+        1.6480542736638854,
         [0, 0.26894142136999512, 0, 0.73105857863000488],
     ),
     (np.log(np.arange(1, 11) / 55), 0.0, 3025 / 385, np.arange(1, 11) / 55),
@@ -111,6 +117,9 @@ def test_out_and_read_only(lse):
     found = pfkit.log_normalize(log_w, lse=lse, out=out)
     assert found.weights is out and np.array_equal(out, expected.weights)
     assert np.array_equal(log_w, kept)
+    in_place = log_w.copy()
+    assert pfkit.log_normalize(in_place, lse=lse, out=in_place).log_norm == expected.log_norm
+    assert np.array_equal(in_place, expected.weights)
 
 
 @pytest.mark.parametrize("lse", KERNELS)

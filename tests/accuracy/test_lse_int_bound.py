@@ -34,7 +34,7 @@ def test_every_fraction(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("octaves", [0, 1, 5])
 def test_worst_fractions_dominating_the_sum(dtype, octaves):
-    """A row of equal terms at the worst fractions, and half a step of the exponent away: the error of one weight."""
+    """Rows of equal terms at many fractions, and half a step of the exponent away: one weight's error."""
     steps = np.arange(0, 65536 * 2, 97) / 2.0  # every second one between two exponents: the worst rounding
     d = (-(steps / 65536 + octaves) * np.log(2.0)).astype(dtype)
     copies = 2048 << octaves

@@ -97,7 +97,7 @@ def test_float_sums_do_depend_on_the_order(dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("size", [1, 7, 64, 1000, 4096])
+@pytest.mark.parametrize("size", [5, 64, 1000, 4096])
 def test_chunk_sizes(dtype, size):
     rng = np.random.default_rng(2)
     x = (rng.normal(size=5000) * 10).astype(dtype)

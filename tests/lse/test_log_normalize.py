@@ -65,7 +65,8 @@ def test_against_numpy(lse, dtype, n):
     assert ess == pytest.approx(
         float(exact.sum() ** 2 / (exact * exact).sum()), rel=5 * tolerance(lse, dtype)
     )
-    assert log_norm == pfkit.logsumexp(log_w, lse=lse)
+    alone = pfkit.logsumexp(log_w, lse=lse)  # "fuse" adds in another order when it also keeps the weights
+    assert log_norm == alone or (lse == "fuse" and abs(log_norm - alone) <= 2 * np.spacing(np.abs(alone)))
     assert weights.sum(dtype="float64") == pytest.approx(1.0, abs=4 * float(np.finfo(dtype).eps))
 
 

@@ -52,11 +52,10 @@ def has_suite() -> bool:
         return False
 
 
-@pytest.mark.parametrize("lse", ["fuse", "scipy"])
-def test_scipys_own_suite_passes(lse, tmp_path):
+def test_scipys_own_suite_passes(tmp_path):
     if not has_suite():
         pytest.skip("this SciPy is installed without its tests")
-    result = run_suite(lse, tmp_path)
+    result = run_suite("fuse", tmp_path)
     said = result.stdout + result.stderr
     passed = re.search(r"(\d+) passed", said)
     replaced = re.search(r"pfkit\.logsumexp called (\d+) times", said)

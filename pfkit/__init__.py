@@ -83,3 +83,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -92,6 +92,10 @@ def test_import_needs_neither_torch_nor_matplotlib():
 
 
 def test_public_names():
-    for name in pfkit.__all__:
+    needs_torch = pfkit._NEEDS_TORCH
+    for name in set(pfkit.__all__) - set(needs_torch):
         assert getattr(pfkit, name) is not None
     assert set(pfkit.__all__) <= set(dir(pfkit))
+    assert set(needs_torch) <= set(pfkit.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pfkit.nothing

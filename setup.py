@@ -9,6 +9,7 @@ import os
 import platform
 import sys
 import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from Cython.Build import cythonize
@@ -54,11 +55,19 @@ class BuildExt(build_ext):
         if os.environ.get("PFKIT_WERROR") and not msvc:
             warn.append("-Werror")
         depends = [str(p) for p in sorted(CPU.iterdir())]
-        objects = []
-        for level, extra in levels.items():
-            objects += self.compiler.compile(
-                [str(CPU / "level.c")], output_dir=str(Path(self.build_temp) / level), depends=depends,
-                macros=[*define, (f"PF_LEVEL_{level.upper()}", "1")], extra_postargs=flags + warn + extra)
+
+        def compile_level(level):
+            return self.compiler.compile(
+                [str(CPU / "level.c")],
+                output_dir=str(Path(self.build_temp) / level),
+                macros=[*define, (f"PF_LEVEL_{level.upper()}", "1")],
+                extra_postargs=flags + warn + levels[level],
+                depends=depends,
+            )
+
+        # the portable level takes most of the time: the others are compiled beside it
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = [o for compiled in pool.map(compile_level, levels) for o in compiled]
         objects += self.compiler.compile([str(CPU / "dispatch.c")], output_dir=self.build_temp, depends=depends,
                                          macros=define, extra_postargs=flags + warn)
         ext.extra_objects = objects

@@ -9,7 +9,7 @@ import pytest
 
 from apps import track_uwb
 
-KERNELS = ("fuse", "int")
+KERNELS = ("fuse", "int", "int-pairwise")
 LARGEST_RMSE = 0.20  # m, of all steps; dead reckoning is off by 0.76 m
 
 

@@ -24,7 +24,8 @@ MSVC_X86 = {"portable": [], "avx2": ["/arch:AVX2"], "avx512": ["/arch:AVX512"]}
 
 def machine() -> str:
     """The machine compiled for, which is not always the one compiled on."""
-    target = os.environ.get("ARCHFLAGS", "") or os.environ.get("_PYTHON_HOST_PLATFORM", "") or sysconfig.get_platform()
+    given = os.environ.get("ARCHFLAGS", "") or os.environ.get("_PYTHON_HOST_PLATFORM", "")
+    target = given or sysconfig.get_platform()
     for name, words in {"arm64": ("arm64", "aarch64"), "x86": ("x86_64", "amd64")}.items():
         if any(word in target.lower() for word in words):
             return name
@@ -61,11 +62,12 @@ class BuildExt(build_ext):
                 [str(CPU / "level.c")],
                 output_dir=str(Path(self.build_temp) / level),
                 macros=[*define, (f"PF_LEVEL_{level.upper()}", "1")],
-                extra_postargs=flags + warn + levels[level],
+                extra_postargs=flags + warn + levels[level] + (["-O2"] if level == "portable" and not msvc else []),
                 depends=depends,
             )
 
-        # the portable level takes most of the time: the others are compiled beside it
+        # The portable level, the fallback of old processors, takes most of the time: -O2 halves it, and the others
+        # are compiled beside it.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [o for compiled in pool.map(compile_level, levels) for o in compiled]
         objects += self.compiler.compile([str(CPU / "dispatch.c")], output_dir=self.build_temp, depends=depends,

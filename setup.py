@@ -17,8 +17,11 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CPU = Path("pfkit_ext/cpu")
-X86 = {"portable": [], "avx2": ["-mavx2", "-mfma", "-mbmi2"],
-       "avx512": ["-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]}
+X86 = {
+    "portable": [],
+    "avx2": ["-mavx2", "-mfma", "-mbmi2"],
+    "avx512": ["-mavx2", "-mfma", "-mbmi2", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"],
+}
 MSVC_X86 = {"portable": [], "avx2": ["/arch:AVX2"], "avx512": ["/arch:AVX512"]}
 
 
@@ -39,7 +42,9 @@ class BuildExt(build_ext):
             return super().build_extension(ext)
         msvc = self.compiler.compiler_type == "msvc"
         kind = machine()
-        levels = {"x86": MSVC_X86 if msvc else X86, "arm64": {"portable": [], "neon": []}}.get(kind, {"portable": []})
+        levels = {"x86": MSVC_X86 if msvc else X86, "arm64": {"portable": [], "neon": []}}.get(
+            kind, {"portable": []}
+        )
         define = {"x86": [("PF_X86", "1")], "arm64": [("PF_ARM64", "1")]}.get(kind, [])
         if os.environ.get("PFKIT_PORTABLE_U128"):
             define = define + [("PF_U128_PORTABLE", "1")]
@@ -49,7 +54,11 @@ class BuildExt(build_ext):
         else:
             flags = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-strict-aliasing"]
             if os.environ.get("PFKIT_SANITIZE"):
-                sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+                sanitize = [
+                    "-fsanitize=address,undefined",
+                    "-fno-sanitize-recover=undefined",
+                    "-fno-omit-frame-pointer",
+                ]
                 flags += ["-O1", "-g", *sanitize]
                 link += sanitize
         warn = [] if msvc else ["-Wall", "-Wextra"]
@@ -62,7 +71,10 @@ class BuildExt(build_ext):
                 [str(CPU / "level.c")],
                 output_dir=str(Path(self.build_temp) / level),
                 macros=[*define, (f"PF_LEVEL_{level.upper()}", "1")],
-                extra_postargs=flags + warn + levels[level] + (["-O2"] if level == "portable" and not msvc else []),
+                extra_postargs=flags
+                + warn
+                + levels[level]
+                + (["-O2"] if level == "portable" and not msvc else []),
                 depends=depends,
             )
 
@@ -70,8 +82,13 @@ class BuildExt(build_ext):
         # are compiled beside it.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [o for compiled in pool.map(compile_level, levels) for o in compiled]
-        objects += self.compiler.compile([str(CPU / "dispatch.c")], output_dir=self.build_temp, depends=depends,
-                                         macros=define, extra_postargs=flags + warn)
+        objects += self.compiler.compile(
+            [str(CPU / "dispatch.c")],
+            output_dir=self.build_temp,
+            depends=depends,
+            macros=define,
+            extra_postargs=flags + warn,
+        )
         ext.extra_objects = objects
         ext.depends = depends
         ext.define_macros += define
@@ -83,9 +100,17 @@ class BuildExt(build_ext):
 
 setup(
     ext_modules=cythonize(
-        [Extension("pfkit_ext._cpu", ["pfkit_ext/_cpu.pyx"], include_dirs=[str(CPU)],
-                   depends=[str(p) for p in Path("pfkit_ext").glob("*.pxi")]),
-         Extension("pfkit_ext._cuda", ["pfkit_ext/_cuda.pyx"])],
-        language_level=3, compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": True}),
+        [
+            Extension(
+                "pfkit_ext._cpu",
+                ["pfkit_ext/_cpu.pyx"],
+                include_dirs=[str(CPU)],
+                depends=[str(p) for p in Path("pfkit_ext").glob("*.pxi")],
+            ),
+            Extension("pfkit_ext._cuda", ["pfkit_ext/_cuda.pyx"]),
+        ],
+        language_level=3,
+        compiler_directives={"boundscheck": False, "wraparound": False, "embedsignature": True},
+    ),
     cmdclass={"build_ext": BuildExt},
 )

@@ -78,8 +78,8 @@ class BuildExt(build_ext):
                 depends=depends,
             )
 
-        # The portable level, the fallback of old processors, takes most of the time: -O2 halves it, and the others
-        # are compiled beside it.
+        # The portable level, the fallback of old processors, takes most of the time: -O2 halves it, and
+        # the others are compiled beside it.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [o for compiled in pool.map(compile_level, levels) for o in compiled]
         objects += self.compiler.compile(

@@ -59,3 +59,16 @@ def test_ten_lines_are_ten_lines():
     model = next(text for language, text in BLOCKS if language == "python" and "class Nile" in text)
     body = [line for line in model.splitlines() if line.strip() and not line.startswith("import")]
     assert len(body) <= 10
+
+
+def test_the_captions_errors_are_the_demos():
+    from apps import track_uwb
+
+    run = track_uwb.load()
+    model = track_uwb.fitted_model(run)
+    caption = README[README.index("docs/images/track_uwb.png") :].split("\n\n")[1]
+    drift, held = map(float, re.findall(r"(\d\.\d+) m\b", caption))
+    reckoned = track_uwb.errors(model.dead_reckoning(run.inputs, track_uwb.START), run)[0]
+    followed = track_uwb.errors(track_uwb.follow(track_uwb.make_filter(model), run).mean, run)[0]
+    assert reckoned == pytest.approx(drift, abs=0.005)
+    assert held - 0.01 < followed < held

@@ -44,6 +44,13 @@ def test_the_robot_is_followed_from_every_seed(run, model, lse, seed):
     assert track_uwb.errors(track.mean, run)[0] <= LARGEST_RMSE
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_the_robot_is_found_from_an_unknown_start(run, seed):
+    pf = track_uwb.make_filter(track_uwb.fitted_model(run, "unknown"), particles=50_000, seed=seed)
+    assert track_uwb.errors(track_uwb.follow(pf, run).mean, run)[0] <= LARGEST_RMSE
+
+
 def test_dead_reckoning_drifts(run, model):
     everywhere, _ = track_uwb.errors(model.dead_reckoning(run.inputs, track_uwb.START), run)
     assert 0.7 < everywhere < 0.9
@@ -82,6 +89,14 @@ def test_gaussian_ranges_lose_the_robot_but_stay_finite(run, model):
     track = follow(run, gaussian, seed=0)
     assert not np.isnan(track.log_likelihood) and np.isfinite(track.mean).all()
     assert track_uwb.errors(track.mean, run)[0] > 3 * LARGEST_RMSE
+
+
+def test_the_mixture_that_serves_without_a_fit(run):
+    noise = track_uwb.pfkit.RangeRobotNoise(range_sd=0.17, outlier_probability=0.05, max_range=20.0)
+    given = track_uwb.pfkit.RangeRobot(
+        run.anchors, tag_offset=run.tag_offset, start=track_uwb.START, start_sd=track_uwb.START_SD, noise=noise
+    )
+    assert track_uwb.errors(follow(run, given, seed=0).mean, run)[0] <= LARGEST_RMSE
 
 
 def test_step_by_step_is_the_same_run(run, model):

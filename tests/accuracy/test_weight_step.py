@@ -25,7 +25,7 @@ CASES = {
     "underflowing": [0.0, -800.0, -745.0],
 }
 FLOAT_KERNELS = ("fuse", "numpy", "scipy")
-INT_KERNELS = ("int",)
+INT_KERNELS = ("int", "int-pairwise")
 
 
 def bound(lse, n, dtype):

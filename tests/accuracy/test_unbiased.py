@@ -73,6 +73,9 @@ def test_the_check_sees_the_classical_fault():
 
 
 def test_int_and_fuse_agree_on_average():
-    """Free-running paths part at the first ancestor that differs; their means do not."""
+    """Where the two paths part the differences average out; where they do not, the stated bound holds."""
     difference = np.log(ratios(range(100), lse="int")) - np.log(ratios(range(100), lse="fuse"))
-    assert abs(difference.mean()) <= 3 * difference.std(ddof=1) / 10 + 1e-12
+    two_per_step = 2 * len(Y) * 2.1e-5
+    assert abs(difference.mean()) <= 3 * difference.std(ddof=1) / 10 + two_per_step
+    together = np.abs(difference) < 1e-2
+    assert together.any() and np.abs(difference[together]).max() <= two_per_step

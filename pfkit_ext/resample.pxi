@@ -174,17 +174,30 @@ def multinomial(ints, draws, out=None):
     return out
 
 
+cdef uint64_t _residual_left(_Ints w, uint64_t N) noexcept nogil:
+    if w.wide:
+        return _level.resample.residual_left64(&w.w64[0], w.n, w.total, N)
+    return _level.resample.residual_left32(&w.w32[0], w.n, u128_lo(w.total), N)
+
+
+def residual_left(ints, n_out):
+    """n_out - sum_j floor(n_out w_j / S): how many draws residual resampling takes; less than n_out and than n."""
+    cdef _Ints w = _Ints(ints)
+    w.check(n_out)
+    return _residual_left(w, n_out)
+
+
 def residual(ints, n_out, draws, out=None):
     """floor(n_out w_j / S) copies of each j in order, then multinomial draws on n_out w_j mod S; draws holds at least
-    min(n_out, n - 1) words."""
+    residual_left(ints, n_out) words."""
     cdef _Ints w = _Ints(ints)
     w.check(n_out)
     cdef const uint64_t[::1] u = draws
     cdef uint64_t N = n_out
     cdef int status = 0
     cdef uint64_t none = 0
-    if <size_t>u.shape[0] < min(<size_t>N, w.n - 1):
-        raise ValueError(f"residual resampling may need {min(N, w.n - 1)} draws; {u.shape[0]} were given")
+    if <uint64_t>u.shape[0] < min(N, <uint64_t>w.n - 1) and <uint64_t>u.shape[0] < _residual_left(w, N):
+        raise ValueError(f"residual resampling needs {_residual_left(w, N)} draws; {u.shape[0]} were given")
     out = _ancestors(out, N)
     cdef int64_t[::1] a = out
     cdef const uint64_t *first = &u[0] if u.shape[0] else &none

@@ -92,8 +92,10 @@ def multinomial(ints, n, rng, u=None, out=None):
 @resampling_scheme("residual")
 def residual(ints, n, rng, u=None, out=None):
     """floor(n w_j / S) copies of each j in order, the rest multinomial on n w_j mod S (Liu and Chen 1998)."""
-    # the fractional parts of N numbers sum to less than N: never more draws than that
-    draws = random_bits(rng, min(n, ints.size)) if u is None else _bits_of(_uniforms(u, (n,), "residual"))
+    if u is None:
+        draws = random_bits(rng, _cpu.residual_left(ints, n))
+    else:
+        draws = _bits_of(_uniforms(u, (n,), "residual"))
     return _cpu.residual(ints, n, draws, out)
 
 

@@ -363,6 +363,29 @@ static int multinomial64(const uint64_t *w, size_t n, pf_u128 S, size_t N, const
     return status;
 }
 
+static uint64_t residual_left32(const uint32_t *w, size_t n, uint64_t S, uint64_t N)
+{
+    uint64_t sure = 0, low;
+    pf_u128 rem;
+    if (N < S) {
+        const pf_ratio p = ratio_make(N, S);
+        for (size_t j = 0; j < n; j++) sure += ratio_divide(p, w[j], &low);
+    } else {
+        for (size_t j = 0; j < n; j++)
+            sure += slow_position(N, u128_from64(S), u128_from64(w[j]), u128_from64(0), &rem);
+    }
+    return N - sure;
+}
+
+static uint64_t residual_left64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N)
+{
+    const pf_wide_ratio p = wide_make(N, S);
+    uint64_t sure = 0;
+    pf_u128 rem;
+    for (size_t j = 0; j < n; j++) sure += wide_divide(&p, u128_from64(w[j]), &rem);
+    return N - sure;
+}
+
 /* The remainders sum to (draws left) S, beyond 64 bits: their cumulative sums take 128. */
 #define RESIDUAL_BODY(divide)                                                                                          \
     pf_u128 *C = malloc(n * sizeof *C), sum = u128_from64(0);                                                          \
@@ -414,5 +437,5 @@ static void gather_f64(const double *x, const int64_t *ancestors, size_t N, doub
 
 #define PF_RESAMPLE_TABLE                                                                                              \
     { resample_sum32, resample_sum64, quantize32_f64, quantize64_f64, quantize32_f32, quantize64_f32,                  \
-      systematic32, systematic64, stratified32, stratified64, multinomial32, multinomial64, residual32, residual64,    \
-      gather_f32, gather_f64 }
+      systematic32, systematic64, stratified32, stratified64, multinomial32, multinomial64, residual_left32,           \
+      residual_left64, residual32, residual64, gather_f32, gather_f64 }

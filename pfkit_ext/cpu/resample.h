@@ -31,8 +31,10 @@ typedef struct {
     /* Ancestor of draw U_k: the first j with C_j > (U_k S) >> 64. n < 2^32. Returns -1 when out of memory, else 0. */
     int (*multinomial32)(const uint32_t *w, size_t n, uint64_t S, size_t N, const uint64_t *u, int64_t *out);
     int (*multinomial64)(const uint64_t *w, size_t n, pf_u128 S, size_t N, const uint64_t *u, int64_t *out);
-    /* floor(N w_j / S) copies of each j, then multinomial draws on N w_j mod S; u holds as many draws as remain (N at
-     * most, n - 1 at most). n < 2^32. Returns -1 when out of memory, else 0. */
+    /* floor(N w_j / S) copies of each j, then multinomial draws on N w_j mod S; u holds as many draws as are left, which
+     * residual_left counts (less than N and than n). n < 2^32. Returns -1 when out of memory, else 0. */
+    uint64_t (*residual_left32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N);
+    uint64_t (*residual_left64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N);
     int (*residual32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int64_t *out);
     int (*residual64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int64_t *out);
     /* out[k] = x[ancestors[k]] */

@@ -94,6 +94,9 @@ def test_every_scheme_gives_the_bits_of_exact_arithmetic(dtype, style):
             pairs = np.array([(r >> 64, r % WORD) for r in strata], np.uint64).reshape(n_out, 2)
             assert _cpu.stratified(w, n_out, pairs).tolist() == expected
             assert _cpu.multinomial(w, bits[:n_out]).tolist() == drawn(exact, draws)
+            left = n_out - sum(n_out * v // total for v in exact)
+            assert _cpu.residual_left(w, n_out) == left
+            assert np.array_equal(_cpu.residual(w, n_out, bits[:left]), _cpu.residual(w, n_out, bits))
             assert _cpu.residual(w, n_out, bits).tolist() == residual(exact, n_out, [int(u) for u in bits])
 
 
@@ -392,7 +395,7 @@ def test_compiled_functions_check_their_arguments():
     with pytest.raises(ValueError, match="stratum 1"):
         _cpu.stratified(w, 2, np.array([[0, 5], [0, 6]], np.uint64))
     with pytest.raises(ValueError, match="draws"):
-        _cpu.residual(w, 3, np.zeros(1, np.uint64))
+        _cpu.residual(w, 3, np.zeros(0, np.uint64))
     with pytest.raises(ValueError, match="128 bits"):
         _cpu.systematic(np.full(4, 2**64 - 1, np.uint64), 2**62 - 1, 0)
     with pytest.raises(ValueError, match="out"):

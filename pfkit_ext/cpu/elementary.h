@@ -1,16 +1,17 @@
 /* exp and log without the C library: the same bits at every SIMD level, platform and compiler.
  *
- * exp. e^d = 2^(v/S) 2^(f/S) with S steps an octave (8 in float32, 4 in float64): v is the integer nearest to
- * S d log2(e), found by adding a large constant whose low bits also carry the exponent bias; 2^((v mod S)/S) comes from a
- * table held in a register; 2^(f/S) - 1 is a polynomial without constant term, so e^0 is exactly 1. Each table entry has
- * (v mod S) << shift subtracted beforehand: adding v << shift to it gives exponent and mantissa at once.
+ * exp, of a distance e >= 0: e^-e as the product of two parts, so that a sum of many takes one fma a term.
+ * float64: e^-e = 2^n 2^f, n the nearest integer to -e log2(e), found by adding a large constant whose low bits also carry
+ * the exponent bias; s = 2^n from those bits by one shift, p = 2^f a polynomial of degree 11 with p(0) = 1 exactly.
+ * float32: steps of 1/8 octave, e^-e = 2^(v/8) 2^(f/8): a table of 2^((v mod 8)/8), held in a register, has (v mod 8) << 20
+ * subtracted from each entry, so that adding v << 20 gives exponent and mantissa of s at once; p has degree 3.
  * Polynomials: least squares on Chebyshev nodes of |f| <= 1/2, reweighted (Lawson) towards minimax relative error, in
  * 50-digit arithmetic; each coefficient was rounded to its format before the later ones were refitted. Their own error:
- * 2.6e-8 in float32 (degree 3), 3.5e-18 in float64 (degree 8).
- * For d <= 0 the vectors return 2^32 e^d (float32) and 2^64 e^d (float64), so that values below the normal range keep
- * their precision until the caller scales them back; about e^-110 (e^-753) and below, and at -inf, they are exactly 0.
- * NaN gives NaN. Relative error for exact d: float32 1.2e-7 + 1.4e-8 |d|, float64 2.5e-16 + 1.5e-17 |d|; the second
- * term is the rounding of S log2(e).
+ * 2.6e-8 in float32, 4.2e-18 in float64.
+ * s is scaled by 2^32 (float32) or 2^64 (float64), so that values below the normal range keep their precision until the
+ * caller scales them back; from e = 110.3 (753.4) on, and at +inf, it is exactly 0. NaN gives NaN.
+ * Relative error of s p for exact e: float32 1.3e-7 + 1.4e-8 e, float64 2.3e-16 + 1.5e-17 e; the second term is the
+ * rounding of log2(e).
  *
  * log. x = 2^e (1 + f), s = f / (2 + f), log(1 + f) = f - (h - s (h + R(s^2))) with h = f^2 / 2, a classical form; R was
  * fitted as above (degree 7, absolute error 2.5e-18). Its parts stay apart so that m + log(x) is rounded only once.
@@ -23,31 +24,19 @@
 #define EXP_BIAS_F32 0x1p-32f                  /* multiply by these to undo the scale */
 #define EXP_BIAS_F64 0x1p-64
 
-/* ---- 2^((v mod S)/S), twice over where a register holds more entries than S ---------------------------------- */
+/* ---- the table of 2^(j/8), twice over for registers of sixteen ------------------------------------------------ */
 
 static const uint32_t exp_table_f32[16] = {
     0x0u, 0xfffb95c2u, 0xfff837f0u, 0xfff5fed7u, 0xfff504f3u, 0xfff5672au, 0xfff744fdu, 0xfffac0c7u,
     0x0u, 0xfffb95c2u, 0xfff837f0u, 0xfff5fed7u, 0xfff504f3u, 0xfff5672au, 0xfff744fdu, 0xfffac0c7u};
-static const uint64_t exp_table_f64[8] = {
-    0x0ull, 0xffff06fe0a31b715ull, 0xfffea09e667f3bcdull, 0xfffee89f995ad3adull,
-    0x0ull, 0xffff06fe0a31b715ull, 0xfffea09e667f3bcdull, 0xfffee89f995ad3adull};
 
-/* v is in the low bits of k: the number whose exponent and mantissa bits are (v << shift) + table[v mod S]. */
+/* v is in the low bits of k: the number whose exponent and mantissa bits are (v << 20) + table[v mod 8]. */
 #if defined(PF_LEVEL_AVX512)
 PF_INLINE f32x16 exp_step_f32(f32x16 k)
 {
     __m512i b = _mm512_castps_si512(k.v[0]), t = _mm512_permutexvar_epi32(b, _mm512_loadu_si512(exp_table_f32));
     f32x16 r;
     r.v[0] = _mm512_castsi512_ps(_mm512_add_epi32(_mm512_slli_epi32(b, 20), t));
-    return r;
-}
-PF_INLINE f64x16 exp_step_f64(f64x16 k)
-{
-    f64x16 r;
-    for (int i = 0; i < 2; i++) {
-        __m512i b = _mm512_castpd_si512(k.v[i]), t = _mm512_permutexvar_epi64(b, _mm512_loadu_si512(exp_table_f64));
-        r.v[i] = _mm512_castsi512_pd(_mm512_add_epi64(_mm512_slli_epi64(b, 50), t));
-    }
     return r;
 }
 #elif defined(PF_LEVEL_AVX2)
@@ -59,20 +48,6 @@ PF_INLINE f32x16 exp_step_f32(f32x16 k)
         __m256i b = _mm256_castps_si256(k.v[i]);
         r.v[i] = _mm256_castsi256_ps(
             _mm256_add_epi32(_mm256_slli_epi32(b, 20), _mm256_permutevar8x32_epi32(table, b)));
-    }
-    return r;
-}
-/* vpermilpd picks by bit 1 of the index, the blend by bit 0 moved to the sign: no gather. */
-PF_INLINE f64x16 exp_step_f64(f64x16 k)
-{
-    const __m256d all = _mm256_loadu_pd((const double *)exp_table_f64);
-    const __m256d even = _mm256_permute4x64_pd(all, 0x88), odd = _mm256_permute4x64_pd(all, 0xdd);
-    f64x16 r;
-    for (int i = 0; i < 4; i++) {
-        __m256i b = _mm256_castpd_si256(k.v[i]);
-        __m256d t = _mm256_blendv_pd(_mm256_permutevar_pd(even, b), _mm256_permutevar_pd(odd, b),
-                                     _mm256_castsi256_pd(_mm256_slli_epi64(b, 63)));
-        r.v[i] = _mm256_castsi256_pd(_mm256_add_epi64(_mm256_slli_epi64(b, 50), _mm256_castpd_si256(t)));
     }
     return r;
 }
@@ -90,17 +65,6 @@ PF_INLINE f32x16 exp_step_f32(f32x16 k)
     }
     return r;
 }
-PF_INLINE f64x16 exp_step_f64(f64x16 k)
-{
-    f64x16 r;
-    for (int i = 0; i < 8; i++) {
-        uint64x2_t b = vreinterpretq_u64_f64(k.v[i]);
-        uint64x2_t t = vcombine_u64(vld1_u64(exp_table_f64 + (vgetq_lane_u64(b, 0) & 3)),
-                                    vld1_u64(exp_table_f64 + (vgetq_lane_u64(b, 1) & 3)));
-        r.v[i] = vreinterpretq_f64_u64(vaddq_u64(vshlq_n_u64(b, 50), t));
-    }
-    return r;
-}
 #else
 PF_INLINE f32x16 exp_step_f32(f32x16 a)
 {
@@ -110,84 +74,93 @@ PF_INLINE f32x16 exp_step_f32(f32x16 a)
     memcpy(a.v, b, sizeof b);
     return a;
 }
-PF_INLINE f64x16 exp_step_f64(f64x16 a)
-{
-    uint64_t b[16];
-    memcpy(b, a.v, sizeof b);
-    PF_EACH b[k] = (b[k] << 50) + exp_table_f64[b[k] & 3u];
-    memcpy(a.v, b, sizeof b);
-    return a;
-}
 #endif
 
 /* ---- exp ---------------------------------------------------------------------------------------------------- */
 
-#define EXP_RATE_F32 0x1.715476p+3f            /* 8 log2(e) */
+#define EXP_RATE_F32 -0x1.715476p+3f           /* -8 log2(e) */
 #define EXP_MAGIC_F32 12584184.0f              /* 1.5 2^23 + 8 (127 + 32) */
-#define EXP_LOW_F32 -0x1.b8d6p+6f              /* -159 log 2: v = 0 here */
-#define EXP_RATE_F64 0x1.71547652b82fep+2      /* 4 log2(e) */
-#define EXP_MAGIC_F64 6755399441060092.0       /* 1.5 2^52 + 4 (1023 + 64) */
-#define EXP_LOW_F64 -0x1.78bb2b2ff2p+9         /* -1087 log 2 */
+#define EXP_FAR_F32 0x1.b8d6p+6f               /* 159 log 2, where v becomes 0 */
+#define EXP_RATE_F64 -0x1.71547652b82fep+0     /* -log2(e) */
+#define EXP_MAGIC_F64 6755399441056831.0       /* 1.5 2^52 + 1023 + 64 */
+#define EXP_FAR_F64 0x1.78bb2b2ff2p+9          /* 1087 log 2 */
 
 #define EXP_C1_F32 0x1.62e432p-4f
 #define EXP_C2_F32 0x1.ec0c24p-9f
 #define EXP_C3_F32 0x1.c68efap-14f
 
-#define EXP_C1_F64 0x1.62e42fefa39edp-3
-#define EXP_C2_F64 0x1.ebfbdff82c589p-7
-#define EXP_C3_F64 0x1.c6b08d705125ap-11
-#define EXP_C4_F64 0x1.3b2ab6fbb2babp-15
-#define EXP_C5_F64 0x1.5d87fdb331f03p-20
-#define EXP_C6_F64 0x1.430910d638afep-25
-#define EXP_C7_F64 0x1.ffebc8b1a1d93p-31
-#define EXP_C8_F64 0x1.62f4dccb11f52p-36
+#define EXP_C1_F64 0x1.62e42fefa39efp-1
+#define EXP_C2_F64 0x1.ebfbdff82c59cp-3
+#define EXP_C3_F64 0x1.c6b08d704a0d3p-5
+#define EXP_C4_F64 0x1.3b2ab6fba1209p-7
+#define EXP_C5_F64 0x1.5d87fe78b40e3p-10
+#define EXP_C6_F64 0x1.4309130bfb7a3p-13
+#define EXP_C7_F64 0x1.ffcbfbf6d11d2p-17
+#define EXP_C8_F64 0x1.62bfcdee787aep-20
+#define EXP_C9_F64 0x1.b526122ebab13p-24
+#define EXP_C10_F64 0x1.e6118359271bep-28
+#define EXP_C11_F64 0x1.e80794714554ep-32
 
-PF_INLINE f32x16 exp_scaled_f32(f32x16 d)
+typedef struct { f32x16 s, p; } exp_parts32;
+typedef struct { f64x16 s, p; } exp_parts64;
+
+/* 2^32 e^-e = s p */
+PF_INLINE exp_parts32 exp_parts_f32(f32x16 e)
 {
     const f32x16 rate = f32_set1(EXP_RATE_F32), magic = f32_set1(EXP_MAGIC_F32);
-    d = f32_max(f32_set1(EXP_LOW_F32), d);                /* this order of operands lets NaN through */
-    f32x16 k = f32_fma(d, rate, magic);
-    f32x16 f = f32_fma(d, rate, f32_sub(magic, k));
-    f32x16 q = f32_fma(f32_fma(f32_set1(EXP_C3_F32), f, f32_set1(EXP_C2_F32)), f, f32_set1(EXP_C1_F32));
-    f32x16 s = exp_step_f32(k);
-    return f32_fma(s, f32_mul(q, f), s);
+    exp_parts32 r;
+    e = f32_min(f32_set1(EXP_FAR_F32), e);                /* this order of operands lets NaN through */
+    f32x16 k = f32_fma(e, rate, magic), f = f32_fma(e, rate, f32_sub(magic, k));
+    f32x16 p = f32_fma(f32_set1(EXP_C3_F32), f, f32_set1(EXP_C2_F32));
+    p = f32_fma(p, f, f32_set1(EXP_C1_F32));
+    r.p = f32_fma(p, f, f32_set1(1.0f));
+    r.s = exp_step_f32(k);
+    return r;
 }
-PF_INLINE f64x16 exp_scaled_f64(f64x16 d)
+/* 2^64 e^-e = s p */
+PF_INLINE exp_parts64 exp_parts_f64(f64x16 e)
 {
     const f64x16 rate = f64_set1(EXP_RATE_F64), magic = f64_set1(EXP_MAGIC_F64);
-    d = f64_max(f64_set1(EXP_LOW_F64), d);
-    f64x16 k = f64_fma(d, rate, magic);
-    f64x16 f = f64_fma(d, rate, f64_sub(magic, k));
-    f64x16 q = f64_fma(f64_set1(EXP_C8_F64), f, f64_set1(EXP_C7_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C6_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C5_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C4_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C3_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C2_F64));
-    q = f64_fma(q, f, f64_set1(EXP_C1_F64));
-    f64x16 s = exp_step_f64(k);
-    return f64_fma(s, f64_mul(q, f), s);
+    exp_parts64 r;
+    e = f64_min(f64_set1(EXP_FAR_F64), e);
+    f64x16 k = f64_fma(e, rate, magic), f = f64_fma(e, rate, f64_sub(magic, k));
+    f64x16 p = f64_fma(f64_set1(EXP_C11_F64), f, f64_set1(EXP_C10_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C9_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C8_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C7_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C6_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C5_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C4_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C3_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C2_F64));
+    p = f64_fma(p, f, f64_set1(EXP_C1_F64));
+    r.p = f64_fma(p, f, f64_set1(1.0));
+    r.s = f64_pow2_from_low_bits(k);
+    return r;
 }
 
-/* e^d for d <= 600, the arithmetic of one lane of exp_scaled_f64; below -745.2 it is 0. NaN gives NaN. */
+/* e^d for d <= 600, the arithmetic of one lane of exp_parts_f64; below -745.2 it is 0. NaN gives NaN. */
 PF_INLINE double pf_exp(double d)
 {
     if (d != d) return d;
-    if (d < EXP_LOW_F64) return 0.0;
-    double k = fma(d, EXP_RATE_F64, EXP_MAGIC_F64), s, q = EXP_C8_F64;
-    double f = fma(d, EXP_RATE_F64, EXP_MAGIC_F64 - k);
-    uint64_t b;
-    memcpy(&b, &k, sizeof b);
-    b = (b << 50) + exp_table_f64[b & 3u];
-    memcpy(&s, &b, sizeof s);
-    q = fma(q, f, EXP_C7_F64);
-    q = fma(q, f, EXP_C6_F64);
-    q = fma(q, f, EXP_C5_F64);
-    q = fma(q, f, EXP_C4_F64);
-    q = fma(q, f, EXP_C3_F64);
-    q = fma(q, f, EXP_C2_F64);
-    q = fma(q, f, EXP_C1_F64);
-    return fma(s, q * f, s) * EXP_BIAS_F64;
+    if (d < -EXP_FAR_F64) return 0.0;
+    double k = fma(d, -EXP_RATE_F64, EXP_MAGIC_F64), f = fma(d, -EXP_RATE_F64, EXP_MAGIC_F64 - k), s;
+    uint64_t bits;
+    memcpy(&bits, &k, sizeof bits);
+    bits <<= 52;
+    memcpy(&s, &bits, sizeof s);
+    double p = fma(EXP_C11_F64, f, EXP_C10_F64);
+    p = fma(p, f, EXP_C9_F64);
+    p = fma(p, f, EXP_C8_F64);
+    p = fma(p, f, EXP_C7_F64);
+    p = fma(p, f, EXP_C6_F64);
+    p = fma(p, f, EXP_C5_F64);
+    p = fma(p, f, EXP_C4_F64);
+    p = fma(p, f, EXP_C3_F64);
+    p = fma(p, f, EXP_C2_F64);
+    p = fma(p, f, EXP_C1_F64);
+    p = fma(p, f, 1.0);
+    return s * p * EXP_BIAS_F64;
 }
 
 /* ---- log ---------------------------------------------------------------------------------------------------- */

@@ -5,23 +5,19 @@
 PF_INLINE f64x16 fuse_widen_f32(f32x16 a) { return f32_to_f64(a); }
 PF_INLINE f64x16 fuse_widen_f64(f64x16 a) { return a; }
 
-/* The sum of the lanes as if rounded once: what each addition of the tree loses is kept and added at the end. Beside a
- * term that towers over the rest (e^0 = 1) the plain tree could lose four times half an ulp of it. */
-PF_INLINE double fuse_fold(f64x16 a)
+/* The sum of the lanes of a block. In float64 a plain tree would lose up to four half ulps beside a term that towers
+ * over the rest (e^0 = 1): so each lane is cut into a multiple of 2^-40, whose sums are exact (4096 terms of at most 1,
+ * scaled by 2^64), and what is left of it, and the two sums are rounded together, once. float32 has bits to spare. */
+PF_INLINE double fuse_fold_f32(f64x16 a) { return f64_fold_add(a); }
+PF_INLINE double fuse_fold_f64(f64x16 a)
 {
-    double t[16], lost = 0.0;
-    f64_store(t, a);
-    for (int half = 8; half; half >>= 1)
-        for (int k = 0; k < half; k++) {
-            double s = t[k] + t[k + half], b = s - t[k];
-            lost += (t[k] - (s - b)) + (t[k + half] - b);
-            t[k] = s;
-        }
-    return t[0] + lost;
+    const f64x16 cut = f64_set1(0x1.8p76);
+    f64x16 high = f64_sub(f64_add(a, cut), cut);
+    return f64_fold_add(high) + f64_fold_add(f64_sub(a, high));
 }
 
 /* One body for both dtypes. F: f32 or f64; T: float or double. */
-#define FUSE_DEFINE(F, T, UNSCALE)                                                                                     \
+#define FUSE_DEFINE(F, T, BITS, UNSCALE, FAINT)                                                                        \
     /* NaN elements make the result meaningless: the sum finds them */                                                 \
     PF_INLINE T fuse_max_##F(const T *x, size_t n)                                                                     \
     {                                                                                                                  \
@@ -47,38 +43,68 @@ PF_INLINE double fuse_fold(f64x16 a)
         return found;                                                                                                  \
     }                                                                                                                  \
                                                                                                                        \
-    PF_INLINE F##x16 fuse_exp_##F(F##x16 v, F##x16 m) { return exp_scaled_##F(F##_sub(v, m)); }                        \
+    PF_INLINE f64x16 fuse_add_##F(f64x16 sum, F##x16 v, F##x16 m)                                                      \
+    {                                                                                                                  \
+        exp_parts##BITS t = exp_parts_##F(F##_sub(m, v));                                                              \
+        return f64_add(sum, fuse_widen_##F(F##_mul(t.s, t.p)));                                                        \
+    }                                                                                                                  \
                                                                                                                        \
-    /* sum exp(x - m) of one block, m finite and >= every element; NaN if an element is NaN */                         \
-    PF_INLINE double fuse_sum_##F(const T *x, size_t n, T m)                                                           \
+    /* sum exp(x - m) of one block, m finite and >= every element; NaN if an element is NaN. Sixteen vectors are       \
+     * summed in the dtype, then join the float64 total of their lane. `ahead`: the block is a whole one and so is the next,  \
+     * whose maximum (as fuse_max) is found on the way, while it comes in from memory. */                              \
+    PF_INLINE double fuse_sum_##F(const T *x, size_t n, T m, int ahead, T *next)                                       \
     {                                                                                                                  \
         const F##x16 mv = F##_set1(m);                                                                                 \
         f64x16 sum = f64_set1(0.0);                                                                                    \
-        size_t j = 0;                                                                                                  \
-        for (; j + 64 <= n; j += 64) {                                                                                 \
-            F##x16 e0 = fuse_exp_##F(F##_load(x + j), mv), e1 = fuse_exp_##F(F##_load(x + j + 16), mv);                \
-            F##x16 e2 = fuse_exp_##F(F##_load(x + j + 32), mv), e3 = fuse_exp_##F(F##_load(x + j + 48), mv);           \
-            sum = f64_add(sum, fuse_widen_##F(F##_add(F##_add(e0, e1), F##_add(e2, e3))));                             \
+        F##x16 high = F##_set1(-(T)INFINITY);                                                                          \
+        size_t j = 0, vectors = n / 16;                                                                                \
+        while (vectors) {                                                                                              \
+            F##x16 t = F##_set1((T)0);                                                                                 \
+            size_t count = vectors < 16 ? vectors : 16, end = j + 16 * count;                                          \
+            vectors -= count;                                                                                          \
+            for (; j + 32 <= end; j += 32) {                                                                           \
+                exp_parts##BITS a = exp_parts_##F(F##_sub(mv, F##_load(x + j)));                                       \
+                t = F##_fma(a.s, a.p, t);                                                                              \
+                exp_parts##BITS b = exp_parts_##F(F##_sub(mv, F##_load(x + j + 16)));                                  \
+                t = F##_fma(b.s, b.p, t);                                                                              \
+                if (ahead) {                                                                                           \
+                    high = F##_max(high, F##_load(x + n + j));                                                         \
+                    high = F##_max(high, F##_load(x + n + j + 16));                                                    \
+                }                                                                                                      \
+            }                                                                                                          \
+            if (j < end) {                                                                                             \
+                exp_parts##BITS a = exp_parts_##F(F##_sub(mv, F##_load(x + j)));                                       \
+                t = F##_fma(a.s, a.p, t);                                                                              \
+                j += 16;                                                                                               \
+            }                                                                                                          \
+            sum = f64_add(sum, fuse_widen_##F(t));                                                                     \
         }                                                                                                              \
-        for (; j + 16 <= n; j += 16) sum = f64_add(sum, fuse_widen_##F(fuse_exp_##F(F##_load(x + j), mv)));            \
-        if (j < n)                                                                                                     \
-            sum = f64_add(sum, fuse_widen_##F(fuse_exp_##F(F##_load_tail(x + j, n - j, -(T)INFINITY), mv)));           \
-        return fuse_fold(sum) * UNSCALE;                                                                               \
+        if (j < n) sum = fuse_add_##F(sum, F##_load_tail(x + j, n - j, -(T)INFINITY), mv);                             \
+        if (ahead) *next = F##_fold_max(high);                                                                         \
+        return fuse_fold_##F(sum) * UNSCALE;                                                                           \
     }                                                                                                                  \
                                                                                                                        \
     static pf_fuse_state fuse_state_##F(const T *x, size_t n)                                                          \
     {                                                                                                                  \
         pf_fuse_state s = {-INFINITY, 0.0};                                                                            \
-        int above = 0;                                                                                                 \
+        int above = 0, known = 0;                                                                                      \
+        T m = (T)0;                                                                                                    \
         for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
             size_t count = n - start < PF_FUSE_BLOCK ? n - start : PF_FUSE_BLOCK;                                      \
-            T m = fuse_max_##F(x + start, count);                                                                      \
+            if (!known) m = fuse_max_##F(x + start, count);                                                            \
+            known = 0;                                                                                                 \
             if (!isfinite(m) || above) {                                                                               \
                 if (fuse_has_nan_##F(x + start, count)) return (pf_fuse_state){NAN, NAN};                              \
                 above |= m > 0 && !isfinite(m);                                                                        \
                 continue;                                                                                              \
             }                                                                                                          \
-            double total = fuse_sum_##F(x + start, count, m), maximum = (double)m;                                     \
+            double total, maximum = (double)m;                                                                         \
+            if (n - start >= 2 * PF_FUSE_BLOCK) {                                                                      \
+                total = fuse_sum_##F(x + start, PF_FUSE_BLOCK, m, 1, &m);                                              \
+                known = 1;                                                                                             \
+            } else {                                                                                                   \
+                total = fuse_sum_##F(x + start, count, m, 0, NULL);                                                    \
+            }                                                                                                          \
             if (total != total) return (pf_fuse_state){NAN, NAN};                                                      \
             if (maximum > s.maximum) {                                                                                 \
                 s.total = s.total * pf_exp(s.maximum - maximum) + total;                                               \
@@ -94,14 +120,19 @@ PF_INLINE double fuse_fold(f64x16 a)
     static double fuse_rest_##F(const T *x, size_t n, T m)                                                             \
     {                                                                                                                  \
         const F##x16 mv = F##_set1(m);                                                                                 \
-        f64x16 sum = f64_set1(0.0);                                                                                    \
-        for (size_t j = 0; j < n; j += 16) {                                                                           \
-            T t[16];                                                                                                   \
-            size_t count = n - j < 16 ? n - j : 16;                                                                    \
-            for (size_t k = 0; k < 16; k++) t[k] = k < count && x[j + k] != m ? x[j + k] : -(T)INFINITY;               \
-            sum = f64_add(sum, fuse_widen_##F(fuse_exp_##F(F##_load(t), mv)));                                         \
+        double rest = 0.0;                                                                                             \
+        for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
+            size_t end = n - start < PF_FUSE_BLOCK ? n : start + PF_FUSE_BLOCK;                                        \
+            f64x16 sum = f64_set1(0.0);                                                                                \
+            for (size_t j = start; j < end; j += 16) {                                                                 \
+                T t[16];                                                                                               \
+                size_t count = end - j < 16 ? end - j : 16;                                                            \
+                for (size_t k = 0; k < 16; k++) t[k] = k < count && x[j + k] != m ? x[j + k] : -(T)INFINITY;           \
+                sum = fuse_add_##F(sum, F##_load(t), mv);                                                              \
+            }                                                                                                          \
+            rest += fuse_fold_##F(sum) * UNSCALE;                                                                      \
         }                                                                                                              \
-        return fuse_fold(sum) * UNSCALE;                                                                               \
+        return rest;                                                                                                   \
     }                                                                                                                  \
                                                                                                                        \
     PF_INLINE double fuse_value_##F(const T *x, size_t n, pf_fuse_state s)                                             \
@@ -119,45 +150,70 @@ PF_INLINE double fuse_fold(f64x16 a)
         for (size_t r = 0; r < rows; r++, x += step) out[r] = (T)fuse_value_##F(x, n, fuse_state_##F(x, n));           \
     }                                                                                                                  \
                                                                                                                        \
+    /* As fuse_sum; W gets exp(x - m) / UNSCALE, *squares the sum of the squares. */                                   \
+    PF_INLINE double fuse_weights_##F(const T *x, size_t n, T m, T *W, double *squares, int ahead, T *next)            \
+    {                                                                                                                  \
+        const F##x16 mv = F##_set1(m);                                                                                 \
+        f64x16 sum = f64_set1(0.0), square = sum;                                                                      \
+        F##x16 high = F##_set1(-(T)INFINITY);                                                                          \
+        for (size_t j = 0; j < n;) {                                                                                   \
+            F##x16 t = F##_set1((T)0), u = t;                                                                          \
+            size_t end = n - j < 256 ? n : j + 256;                                                                    \
+            for (; j + 16 <= end; j += 16) {                                                                           \
+                exp_parts##BITS a = exp_parts_##F(F##_sub(mv, F##_load(x + j)));                                       \
+                F##x16 w = F##_mul(a.s, a.p);                                                                          \
+                F##_store(W + j, w);                                                                                   \
+                t = F##_add(t, w);                                                                                     \
+                u = F##_fma(w, w, u);                                                                                  \
+                if (ahead) high = F##_max(high, F##_load(x + n + j));                                                  \
+            }                                                                                                          \
+            if (j < end) {                                                                                             \
+                exp_parts##BITS a = exp_parts_##F(F##_sub(mv, F##_load_tail(x + j, end - j, -(T)INFINITY)));           \
+                F##x16 w = F##_mul(a.s, a.p);                                                                          \
+                F##_store_tail(W + j, w, end - j);                                                                     \
+                t = F##_add(t, w);                                                                                     \
+                u = F##_fma(w, w, u);                                                                                  \
+                j = end;                                                                                               \
+            }                                                                                                          \
+            sum = f64_add(sum, fuse_widen_##F(t));                                                                     \
+            square = f64_add(square, fuse_widen_##F(u));                                                               \
+        }                                                                                                              \
+        if (ahead) *next = F##_fold_max(high);                                                                         \
+        *squares = f64_fold_add(square) * UNSCALE * UNSCALE;                                                           \
+        return fuse_fold_##F(sum) * UNSCALE;                                                                           \
+    }                                                                                                                  \
+                                                                                                                       \
     static void fuse_normalize_##F(const T *x, size_t n, T *W, T *block_max, pf_fuse_norm *out)                        \
     {                                                                                                                  \
         double maximum = -INFINITY, S = 0.0, Q = 0.0;                                                                  \
-        int above = 0;                                                                                                 \
+        int above = 0, known = 0;                                                                                      \
+        T m = (T)0;                                                                                                    \
         for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
-            size_t count = n - start < PF_FUSE_BLOCK ? n - start : PF_FUSE_BLOCK, j = 0;                               \
-            T m = fuse_max_##F(x + start, count);                                                                      \
+            size_t count = n - start < PF_FUSE_BLOCK ? n - start : PF_FUSE_BLOCK;                                      \
+            if (!known) m = fuse_max_##F(x + start, count);                                                            \
+            known = 0;                                                                                                 \
             block_max[start / PF_FUSE_BLOCK] = m;                                                                      \
             if (!isfinite(m) || above) {                                                                               \
                 if (fuse_has_nan_##F(x + start, count)) goto nan;                                                      \
                 above |= m > 0 && !isfinite(m);                                                                        \
-                for (; j < count; j++) W[start + j] = (T)0;                                                            \
+                for (size_t j = 0; j < count; j++) W[start + j] = (T)0;                                                \
                 continue;                                                                                              \
             }                                                                                                          \
-            const F##x16 mv = F##_set1(m);                                                                             \
-            f64x16 sum = f64_set1(0.0), squares = sum;                                                                 \
-            for (; j + 16 <= count; j += 16) {                                                                         \
-                F##x16 e = fuse_exp_##F(F##_load(x + start + j), mv);                                                  \
-                f64x16 d = fuse_widen_##F(e);                                                                          \
-                F##_store(W + start + j, e);                                                                           \
-                sum = f64_add(sum, d);                                                                                 \
-                squares = f64_fma(d, d, squares);                                                                      \
+            double s, q, block = (double)m;                                                                            \
+            if (n - start >= 2 * PF_FUSE_BLOCK) {                                                                      \
+                s = fuse_weights_##F(x + start, PF_FUSE_BLOCK, m, W + start, &q, 1, &m);                               \
+                known = 1;                                                                                             \
+            } else {                                                                                                   \
+                s = fuse_weights_##F(x + start, count, m, W + start, &q, 0, NULL);                                     \
             }                                                                                                          \
-            if (j < count) {                                                                                           \
-                F##x16 e = fuse_exp_##F(F##_load_tail(x + start + j, count - j, -(T)INFINITY), mv);                    \
-                f64x16 d = fuse_widen_##F(e);                                                                          \
-                F##_store_tail(W + start + j, e, count - j);                                                           \
-                sum = f64_add(sum, d);                                                                                 \
-                squares = f64_fma(d, d, squares);                                                                      \
-            }                                                                                                          \
-            double s = fuse_fold(sum) * UNSCALE, q = f64_fold_add(squares) * UNSCALE * UNSCALE;                        \
             if (s != s) goto nan;                                                                                      \
-            if ((double)m > maximum) {                                                                                 \
-                double factor = pf_exp(maximum - (double)m);                                                           \
+            if (block > maximum) {                                                                                     \
+                double factor = pf_exp(maximum - block);                                                               \
                 S = S * factor + s;                                                                                    \
                 Q = Q * factor * factor + q;                                                                           \
-                maximum = (double)m;                                                                                   \
+                maximum = block;                                                                                       \
             } else {                                                                                                   \
-                double factor = pf_exp((double)m - maximum);                                                           \
+                double factor = pf_exp(block - maximum);                                                               \
                 S = S + s * factor;                                                                                    \
                 Q = Q + q * factor * factor;                                                                           \
             }                                                                                                          \
@@ -168,16 +224,20 @@ PF_INLINE double fuse_fold(f64x16 a)
             out->ess = above ? NAN : 0.0;                                                                              \
             return;                                                                                                    \
         }                                                                                                              \
-        for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
-            size_t end = n - start < PF_FUSE_BLOCK ? n : start + PF_FUSE_BLOCK, j = start;                             \
-            double scale = pf_exp((double)block_max[start / PF_FUSE_BLOCK] - maximum) / S * UNSCALE;                   \
-            const f64x16 sv = f64_set1(scale);                                                                         \
-            for (; j + 16 <= end; j += 16) F##_store(W + j, fuse_scale_##F(F##_load(W + j), sv));                      \
-            for (; j < end; j++) W[j] = (T)((double)W[j] * scale);                                                     \
-        }                                                                                                              \
         out->log_norm = fuse_value_##F(x, n, (pf_fuse_state){maximum, S});                                             \
         double ess = S * S / Q;                                                                                        \
         out->ess = ess < 1.0 ? 1.0 : ess > (double)n ? (double)n : ess;                                                \
+        for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
+            size_t end = n - start < PF_FUSE_BLOCK ? n : start + PF_FUSE_BLOCK, j = start;                             \
+            double scale = pf_exp((double)block_max[start / PF_FUSE_BLOCK] - maximum) / S * UNSCALE;                   \
+            if (scale > FAINT) {                                                                                       \
+                const F##x16 sv = F##_set1((T)scale);                                                                  \
+                for (; j + 16 <= end; j += 16) F##_store(W + j, F##_mul(F##_load(W + j), sv));                         \
+                for (; j < end; j++) W[j] = W[j] * (T)scale;                                                           \
+            } else {      /* in the dtype it would be subnormal, and lose what W times it keeps */                     \
+                for (; j < end; j++) W[j] = (T)((double)W[j] * scale);                                                 \
+            }                                                                                                          \
+        }                                                                                                              \
         return;                                                                                                        \
     nan:                                                                                                               \
         for (size_t j = 0; j < n; j++) W[j] = (T)NAN;                                                                  \
@@ -201,11 +261,8 @@ PF_INLINE double fuse_fold(f64x16 a)
         }                                                                                                              \
     }
 
-PF_INLINE f32x16 fuse_scale_f32(f32x16 w, f64x16 s) { return f64_to_f32(f64_mul(f32_to_f64(w), s)); }
-PF_INLINE f64x16 fuse_scale_f64(f64x16 w, f64x16 s) { return f64_mul(w, s); }
-
-FUSE_DEFINE(f32, float, 0x1p-32)
-FUSE_DEFINE(f64, double, 0x1p-64)
+FUSE_DEFINE(f32, float, 32, 0x1p-32, 0x1p-100)
+FUSE_DEFINE(f64, double, 64, 0x1p-64, 0x1p-1000)
 
 #define PF_FUSELSE_TABLE                                                                                               \
     { fuse_state_f32, fuse_state_f64, fuse_rows_f32, fuse_rows_f64, fuse_normalize_f32, fuse_normalize_f64,            \

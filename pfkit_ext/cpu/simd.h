@@ -87,6 +87,7 @@ PF_INLINE f64x16 f64_set1(double s) { f64x16 r; PF_REPD(PF_SSETD, 0) return r; }
 PF_INLINE u32x16 u32_set1(uint32_t s) { u32x16 r; PF_REPF(PF_SSETI, 0) return r; }
 
 /* count < 16 elements, the rest filled: with -inf the padding adds nothing to a log-sum, at any level. */
+#if !defined(PF_NATIVE_TAIL)
 PF_INLINE f32x16 f32_load_tail(const float *p, size_t count, float fill)
 {
     float t[16];
@@ -99,6 +100,7 @@ PF_INLINE f64x16 f64_load_tail(const double *p, size_t count, double fill)
     for (size_t k = 0; k < 16; k++) t[k] = k < count ? p[k] : fill;
     return f64_load(t);
 }
+#endif
 PF_INLINE void f32_store_tail(float *p, f32x16 a, size_t count)
 {
     float t[16];
@@ -118,38 +120,23 @@ PF_INLINE void u32_store_tail(uint32_t *p, u32x16 a, size_t count)
     memcpy(p, t, count * sizeof *p);
 }
 
-/* The fixed fold tree. */
-PF_INLINE float f32_fold_add(f32x16 a)
-{
-    float t[16];
-    f32_store(t, a);
-    for (int half = 8; half; half >>= 1)
-        for (int k = 0; k < half; k++) t[k] = t[k] + t[k + half];
-    return t[0];
-}
-PF_INLINE double f64_fold_add(f64x16 a)
-{
-    double t[16];
-    f64_store(t, a);
-    for (int half = 8; half; half >>= 1)
-        for (int k = 0; k < half; k++) t[k] = t[k] + t[k + half];
-    return t[0];
-}
-PF_INLINE float f32_fold_max(f32x16 a)
-{
-    float t[16];
-    f32_store(t, a);
-    for (int half = 8; half; half >>= 1)
-        for (int k = 0; k < half; k++) t[k] = t[k] > t[k + half] ? t[k] : t[k + half];
-    return t[0];
-}
-PF_INLINE double f64_fold_max(f64x16 a)
-{
-    double t[16];
-    f64_store(t, a);
-    for (int half = 8; half; half >>= 1)
-        for (int k = 0; k < half; k++) t[k] = t[k] > t[k + half] ? t[k] : t[k + half];
-    return t[0];
-}
+/* The fixed fold tree: lanes k and k + 8, then + 4, + 2, + 1. */
+#if !defined(PF_NATIVE_FOLD)
+#define PF_FOLD_HALF(half, op) for (int k = 0; k < half; k++) t[k] = op(t[k], t[k + half]);
+#define PF_FOLD(name, F, T, op)                                                                                        \
+    PF_INLINE T name(F##x16 a)                                                                                         \
+    {                                                                                                                  \
+        T t[16];                                                                                                       \
+        F##_store(t, a);                                                                                               \
+        PF_FOLD_HALF(8, op) PF_FOLD_HALF(4, op) PF_FOLD_HALF(2, op)                                                    \
+        return op(t[0], t[1]);                                                                                         \
+    }
+#define PF_FOLD_ADD(a, b) ((a) + (b))
+#define PF_FOLD_MAX(a, b) ((a) > (b) ? (a) : (b))
+PF_FOLD(f32_fold_add, f32, float, PF_FOLD_ADD)
+PF_FOLD(f64_fold_add, f64, double, PF_FOLD_ADD)
+PF_FOLD(f32_fold_max, f32, float, PF_FOLD_MAX)
+PF_FOLD(f64_fold_max, f64, double, PF_FOLD_MAX)
+#endif
 
 #endif

@@ -130,6 +130,47 @@ PF_INLINE void u32_scale_store_f32(float *out, const uint32_t *w, f64x16 scale)
     }
 }
 
+/* Partial loads by mask and folds in registers: the generic ones go through memory, which a short row would notice. */
+#define PF_NATIVE_TAIL
+#define PF_NATIVE_FOLD
+static const int32_t avx2_tail_mask[32] = {-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1};
+PF_INLINE f32x16 f32_load_tail(const float *p, size_t count, float fill)
+{
+    const int32_t *mask = avx2_tail_mask + 16 - count;
+    f32x16 r;
+    for (int k = 0; k < 2; k++) {
+        __m256i m = _mm256_loadu_si256((const __m256i *)(mask + 8 * k));
+        r.v[k] = _mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p + 8 * k, m), _mm256_castsi256_ps(m));
+    }
+    return r;
+}
+PF_INLINE f64x16 f64_load_tail(const double *p, size_t count, double fill)
+{
+    const int32_t *mask = avx2_tail_mask + 16 - count;
+    f64x16 r;
+    for (int k = 0; k < 4; k++) {
+        __m256i m = _mm256_cvtepi32_epi64(_mm_loadu_si128((const __m128i *)(mask + 4 * k)));
+        r.v[k] = _mm256_blendv_pd(_mm256_set1_pd(fill), _mm256_maskload_pd(p + 4 * k, m), _mm256_castsi256_pd(m));
+    }
+    return r;
+}
+#define AVX2_FOLD(name, op)                                                                                            \
+    PF_INLINE float f32_fold_##name(f32x16 a)                                                                          \
+    {                                                                                                                  \
+        __m256 e = _mm256_##op##_ps(a.v[0], a.v[1]);                                                                   \
+        __m128 q = _mm_##op##_ps(_mm256_castps256_ps128(e), _mm256_extractf128_ps(e, 1));                              \
+        q = _mm_##op##_ps(q, _mm_movehl_ps(q, q));                                                                     \
+        return _mm_cvtss_f32(_mm_##op##_ss(q, _mm_movehdup_ps(q)));                                                    \
+    }                                                                                                                  \
+    PF_INLINE double f64_fold_##name(f64x16 a)                                                                         \
+    {                                                                                                                  \
+        __m256d e = _mm256_##op##_pd(_mm256_##op##_pd(a.v[0], a.v[2]), _mm256_##op##_pd(a.v[1], a.v[3]));              \
+        __m128d q = _mm_##op##_pd(_mm256_castpd256_pd128(e), _mm256_extractf128_pd(e, 1));                             \
+        return _mm_cvtsd_f64(_mm_##op##_sd(q, _mm_unpackhi_pd(q, q)));                                                 \
+    }
+AVX2_FOLD(add, add)
+AVX2_FOLD(max, max)
+
 /* ---- the integer exponential: i is a Q16.16 exponent index ------------------------------------------------- */
 
 /* The index of a distance v >= 0: rint(v), and any index whose shift is 64 or more where v is larger than an integer can

@@ -1,5 +1,6 @@
 """Every code block of the README runs, and its numbers are the committed ones."""
 
+import json
 import os
 import re
 import shlex
@@ -72,3 +73,20 @@ def test_the_captions_errors_are_the_demos():
     followed = track_uwb.errors(track_uwb.follow(track_uwb.make_filter(model), run).mean, run)[0]
     assert reckoned == pytest.approx(drift, abs=0.005)
     assert held - 0.01 < followed < held
+
+
+def test_the_table_is_the_committed_benchmarks():
+    from tools.readme_table import RESULT, rendered
+
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert rendered(README, result) == README, "run python -m tools.readme_table"
+    cell = max(row["ns_per_element"] for row in result["speed"] if row["spread"] == "ordinary")
+    assert f"{cell:.2f}" in README
+
+
+def test_a_table_without_its_markers_is_refused():
+    from tools.readme_table import BEGIN, END, rendered
+
+    for text in ("", BEGIN, END + BEGIN, BEGIN + END + END):
+        with pytest.raises(ValueError, match="markers"):
+            rendered(text, {})

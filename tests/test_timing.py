@@ -17,7 +17,7 @@ def make(**options):
 
 @pytest.mark.parametrize("lse", ["fuse", "int", "numpy"])
 def test_phases_calls_and_shares(lse):
-    with Timers() as t:
+    with Timers(every=1) as t:
         assert active() is t
         result = make(lse=lse).run(Y)
     assert active() is None and result.timings is t
@@ -47,7 +47,7 @@ def test_given_timers_win_over_active_ones_and_inner_over_outer():
 
 
 def test_online_steps_missing_observations_and_reset():
-    with Timers() as t:
+    with Timers(every=1) as t:
         pf = make()
         pf.step(0.0)
         pf.predict()
@@ -70,6 +70,40 @@ def test_particles_are_summed_over_filters_of_different_sizes():
         ("custom", 1, 1000.0, 0.5),
         ("empty", 1, 0.0, 0.0),
     ]
+
+
+def test_small_filters_are_sampled_and_large_ones_are_not():
+    with Timers() as t:
+        for n in (100, 10_000, 65_535):
+            t.reset()
+            turns = [t.turn(n) is t for _ in range(10_000)]
+            every = -(-65536 // n)
+            assert turns[0] and sum(turns) == t.steps_timed and t.steps == 10_000
+            assert abs(sum(turns) - 10_000 / every) <= 10
+            # no period of the filter may hide from them or be all they see
+            for period in range(2, 8):
+                share = sum(turns[::period]) / sum(turns)
+                assert abs(share - 1 / period) < 0.15
+        t.reset()
+        assert all(t.turn(65_536) is t for _ in range(50))
+    with Timers() as t:
+        make().run(np.zeros(3000))
+    assert t.steps == 3000 and t.rows()[0].calls == t.steps_timed < 20
+    assert f"{t.steps_timed} of 3000 steps timed" in t.table()
+
+
+def test_asking_again_for_the_same_step():
+    t = Timers(every=3)
+    for _ in range(30):
+        first = t.turn(10)
+        assert t.turn(10, new_step=False) is first
+    assert t.steps == 30 and 9 <= t.steps_timed <= 11
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True, "all"])
+def test_every_is_checked(every):
+    with pytest.raises(ValueError, match="every"):
+        Timers(every)
 
 
 def test_other_threads_are_not_timed():

@@ -231,7 +231,7 @@ class ParticleFilter:
         u : array_like, optional
             Input of this transition, (input_dim,) (or a number if input_dim is 1), for models that take one.
         """
-        self._predict(u, self.timers or timing.active())
+        self._predict(u, self._timers())
 
     def update(self, y: Any) -> StepResult:
         """Weigh the particles by an observation of the current time.
@@ -245,13 +245,18 @@ class ParticleFilter:
         InvalidWeight
             The model's log-likelihood is NaN or +inf for a particle.
         """
-        return self._update(y, self.timers or timing.active())
+        return self._update(y, self._timers(new_step=False))
 
     def step(self, y: Any, u: Any = None) -> StepResult:
         """``predict(u)``, then ``update(y)``."""
-        timers = self.timers or timing.active()
+        timers = self._timers()
         self._predict(u, timers)
         return self._update(y, timers)
+
+    def _timers(self, new_step: bool = True) -> timing.Timers | None:
+        """The timers in force, on the steps they time."""
+        timers = self.timers or timing.active()
+        return None if timers is None else timers.turn(self.n_particles, new_step)
 
     def _predict(self, u: Any, timers: timing.Timers | None) -> None:
         t = self._time + 1
@@ -435,11 +440,12 @@ class ParticleFilter:
                         u = next(u_of)
                     except StopIteration:
                         raise ValueError(f"inputs ended at step {k}, before the observations") from None
-                self._predict(u, timers)
+                timed = None if timers is None else timers.turn(self.n_particles)
+                self._predict(u, timed)
                 if recorder.ancestors:
                     identity = not self._resampled
                     recorder.put("ancestors", np.arange(self.n_particles) if identity else self._ancestors, k)
-                steps.append(self._update(y, timers))
+                steps.append(self._update(y, timed))
                 if recorder.anything:
                     recorder.record(self.particles, self.weights, self._log_w, self._angle_dims, k)
                 if report:

@@ -11,7 +11,7 @@ increment, and for kernels that give only a log-sum-exp the exponentials and the
 (ancestors), ``gather`` (moving the particles).
 
 Timers that are off cost one look-up a step. On, they stay under 1 % of the run by timing every step of
-filters of 2^16 particles and more, and one in 2^16 / N of smaller ones, spread so that no rhythm of the
+filters of 2^17 particles and more, and one in 2^17 / N of smaller ones, spread so that no rhythm of the
 filter falls in step with them; shares and times per particle are those of the steps timed.
 """
 
@@ -23,7 +23,7 @@ from typing import NamedTuple
 __all__ = ["PHASES", "Timers", "TimerRow", "active"]
 
 #: Particles from which on every step is timed.
-FULL = 2**16
+FULL = 2**17
 
 PHASES = ("propagate", "likelihood", "lse", "weights", "resample", "gather")
 
@@ -70,11 +70,15 @@ class Timers:
         Call it once a step, and with ``new_step`` False to ask again for the same step.
         """
         if new_step:
-            every = self.every or -(-FULL // n_particles)
-            # multiples of the golden ratio modulo 1 are evenly spread, and in step with no period
-            self._on = every == 1 or (self.steps * 0.6180339887498949) % 1.0 * every < 1.0
             self.steps += 1
-            self.steps_timed += self._on
+            self._on = self.steps >= self._due
+            if self._on:
+                self.steps_timed += 1
+                every = self.every or -(-FULL // n_particles)
+                # The mean distance is `every`; multiples of the golden ratio modulo 1 spread it evenly, in
+                # step with no period.
+                jitter = (self.steps_timed * 0.6180339887498949) % 1.0
+                self._due = self.steps + (1 if every == 1 else 1 + int(2 * (every - 1) * jitter + 0.5))
         return self if self._on else None
 
     def reset(self) -> None:
@@ -82,6 +86,7 @@ class Timers:
         self._total: dict[str, list[int]] = {}
         self.steps = self.steps_timed = 0
         self._on = False
+        self._due = 1
 
     def add(self, phase: str, nanoseconds: int, particles: int) -> None:
         """Account one call of ``phase`` over ``particles`` particles."""

@@ -74,10 +74,10 @@ def test_particles_are_summed_over_filters_of_different_sizes():
 
 def test_small_filters_are_sampled_and_large_ones_are_not():
     t = Timers()
-    for n in (1000, 20_000, 131_071):
+    for n in (1000, 20_000, 159_999):
         t.reset()
         turns = [t.turn(n) is t for _ in range(20_000)]
-        every = -(-131_072 // n)
+        every = min(-(-160_000 // n), 16)
         assert turns[0] and sum(turns) == t.steps_timed and t.steps == 20_000
         assert sum(turns) == pytest.approx(20_000 / every, rel=0.1)
         # no period of the filter may hide from them or be all they see
@@ -85,10 +85,10 @@ def test_small_filters_are_sampled_and_large_ones_are_not():
             for phase in range(period):
                 assert sum(turns[phase::period]) / sum(turns) == pytest.approx(1 / period, abs=0.15)
     t.reset()
-    assert all(t.turn(131_072) is t for _ in range(50))
+    assert all(t.turn(160_000) is t for _ in range(50))
     with Timers() as t:
         make().run(np.zeros(6000))
-    assert t.steps == 6000 and t.rows()[0].calls == t.steps_timed < 20
+    assert t.steps == 6000 and t.rows()[0].calls == t.steps_timed < 420
     assert f"{t.steps_timed} of 6000 steps timed" in t.table()
 
 

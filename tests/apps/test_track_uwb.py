@@ -3,10 +3,12 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import pfkit
 from apps import track_uwb
 
 KERNELS = ("fuse", "int", "int-pairwise")
@@ -65,21 +67,17 @@ def test_heading_error_is_small_across_the_turns(run, model):
 
 
 def test_the_fit_sees_only_the_first_third(run, model):
-    from dataclasses import replace
-
     spoiled = replace(run, ranges=run.ranges.copy(), truth=run.truth.copy(), inputs=run.inputs.copy())
     for a in (spoiled.ranges, spoiled.truth, spoiled.inputs):
         a[run.fitted :] += 100.0
     assert track_uwb.fitted_model(spoiled).noise == model.noise
-    assert model.noise != track_uwb.pfkit.RangeRobot(run.anchors, tag_offset=run.tag_offset).noise
+    assert model.noise != pfkit.RangeRobot(run.anchors, tag_offset=run.tag_offset).noise
 
 
 def test_gaussian_ranges_lose_the_robot_but_stay_finite(run, model):
     """Without the outlier part the filter is wrong by metres, yet it never says NaN."""
-    from dataclasses import replace
-
     noise = replace(model.noise, range_sd=0.17, outlier_probability=0.0)
-    gaussian = track_uwb.pfkit.RangeRobot(
+    gaussian = pfkit.RangeRobot(
         run.anchors,
         tag_offset=run.tag_offset,
         start=track_uwb.START,
@@ -92,10 +90,8 @@ def test_gaussian_ranges_lose_the_robot_but_stay_finite(run, model):
 
 
 def test_the_mixture_that_serves_without_a_fit(run):
-    noise = track_uwb.pfkit.RangeRobotNoise(range_sd=0.17, outlier_probability=0.05, max_range=20.0)
-    given = track_uwb.pfkit.RangeRobot(
-        run.anchors, tag_offset=run.tag_offset, start=track_uwb.START, start_sd=track_uwb.START_SD, noise=noise
-    )
+    noise = pfkit.RangeRobotNoise(range_sd=0.17, outlier_probability=0.05, max_range=20.0)
+    given = pfkit.RangeRobot(run.anchors, tag_offset=run.tag_offset, start=track_uwb.START, noise=noise)
     assert track_uwb.errors(follow(run, given, seed=0).mean, run)[0] <= LARGEST_RMSE
 
 
@@ -163,6 +159,20 @@ def test_bad_flags_are_refused_in_words(flags, message, capsys):
         track_uwb.main(flags)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_lost_robot_is_said_in_words(monkeypatch, capsys, tmp_path):
+    class Blind(pfkit.RangeRobot):
+        def log_likelihood(self, y, x, t):
+            return np.full(len(x), -np.inf if t == 7 else 0.0)
+
+    run = track_uwb.load()
+    model = Blind(run.anchors, tag_offset=run.tag_offset)
+    monkeypatch.setattr(track_uwb, "fitted_model", lambda run, start: model)
+    out = tmp_path / "track.png"
+    assert track_uwb.main(["--particles", "50", "--out", str(out)]) == 1
+    assert "lost the robot: step 7" in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_help_names_every_flag():

@@ -7,6 +7,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
+import pfkit
 from pfkit.models.tracking import RangeRobot, RangeRobotNoise
 
 ANCHORS = [[0.0, 0.0, 2.0], [6.0, 0.0, 1.0], [6.0, 4.0, 1.5]]
@@ -108,6 +109,19 @@ def test_area_covers_the_rectangle_and_every_heading():
     assert (x >= low).all() and (x <= high).all()
     assert ((x.min(axis=0) - low) / (high - low)).max() < 0.01
     assert ((high - x.max(axis=0)) / (high - low)).max() < 0.01
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_the_filters_heading_is_a_circular_mean(lse):
+    model = RangeRobot(ANCHORS, start=(1.0, 2.0, np.pi), start_sd=(0.1, 0.1, 0.2))
+    pf = pfkit.ParticleFilter(model, 4000, lse=lse, rng=5)
+    result = pf.run(np.full((2, 3), np.nan), np.zeros((2, 3)))
+    headings = pf.particles[:, 2]
+    assert headings.min() < -3.0 and headings.max() > 3.0  # their plain average is near 0
+    for mean, variance in zip(result.mean, result.variance, strict=True):
+        assert np.pi - abs(mean[2]) < 5 * 0.2 / math.sqrt(4000)
+        assert variance[2] == pytest.approx(0.2**2, rel=0.15)
+    assert np.pi - abs(pf.mean[2]) < 5 * 0.2 / math.sqrt(4000)
 
 
 # ---- ranges

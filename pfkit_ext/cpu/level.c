@@ -8,6 +8,8 @@
 #include "resample.c"
 #include "moments.c"
 #include "random.c"
+#include "models.c"
+#include "step.c"
 
 #if defined(PF_LEVEL_AVX512)
 #define PF_SYMBOL pf_level_avx512
@@ -33,4 +35,6 @@ const pf_level PF_SYMBOL = {
     PF_RESAMPLE_TABLE,
     PF_MOMENTS_TABLE,
     PF_RANDOM_TABLE,
+    PF_MODELS_TABLE,
+    PF_STEP_TABLE,
 };

@@ -4,11 +4,13 @@
 
 #include "fuselse.h"
 #include "intlse.h"
+#include "models.h"
 #include "moments.h"
 
 #include "pairwise.h"
 #include "resample.h"
 #include "random.h"
+#include "step.h"
 #include "weights.h"
 
 typedef struct {
@@ -20,6 +22,8 @@ typedef struct {
     pf_resample_table resample;
     pf_moments_table moments;
     pf_random_table random;
+    pf_model models[PF_MODELS];
+    pf_step_table step;
 } pf_level;
 
 /* The levels this CPU can run, best first; the last is the portable one. */

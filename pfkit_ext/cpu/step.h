@@ -1,0 +1,66 @@
+/* Whole steps of bootstrap filters with compiled models, many steps in one call.
+ *
+ * One step, for blocks of PF_MODEL_BLOCK particles while they are in the first cache: gather the ancestors (systematic
+ * resampling, if the last weights called for it), draw noise, move, weigh; then normalise over all particles. The
+ * primitives are those of the other files, so a filter stepped from Python, observation by observation, has the same bits.
+ */
+#ifndef PF_STEP_H
+#define PF_STEP_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "models.h"
+
+enum { PF_STEP_FUSE = 0, PF_STEP_INT = 1 };
+enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1 };
+
+typedef struct {
+    /* the model */
+    pf_transition_f64 transition_f64;
+    pf_transition_f32 transition_f32;
+    pf_likelihood_f64 likelihood_f64;
+    pf_likelihood_f32 likelihood_f32;
+    const double *params;
+    int d, noise_dim, y_dim, u_dim;
+    /* the filter */
+    int single;                      /* float32 */
+    int kind;
+    size_t n;                        /* at most PF_WEIGHTS32_MAX */
+    double log_n;
+    double resample_below;           /* ESS under which the next step resamples; infinity: always */
+    uint64_t key, stream;            /* of its random numbers; the step and purpose are xored into `stream` */
+    /* its state */
+    void *x, *x_next;                /* (d, n) */
+    void *log_w, *joint, *w, *w_next;
+    int64_t *ancestors;
+    uint32_t *ints;
+    void *block_max;                 /* one of the dtype for every 64 particles: scratch */
+    int64_t time;
+    int resample_next, have_ints, resampled;
+    int equal;                       /* weights are equal, log_w and w not yet written */
+    uint64_t total;                  /* sum of ints, 0 if not known */
+    size_t n_unique;
+    double ess;
+    /* per step results, from index 0 of this call */
+    double *increment, *ess_out;
+    uint8_t *resampled_out;
+    int64_t *unique_out;
+    double *mean, *variance;         /* (steps, d), or NULL */
+    /* observations and inputs of this call: (steps, y_dim), (steps, u_dim) or NULL */
+    const double *y, *u;
+    size_t done;                     /* steps finished */
+    int status;                      /* FAILED: step `done` is predicted but not weighed */
+} pf_filter;
+
+typedef struct {
+    /* scratch bytes a thread needs */
+    size_t (*scratch)(int d, int noise_dim, int single);
+    /* up to `steps` steps of `filters` filters on `threads` threads; scratch: threads pieces, each 64-byte aligned */
+    void (*run)(pf_filter *f, size_t filters, size_t steps, int threads, char *scratch, size_t scratch_size);
+    /* one transition (from the noise of step `time`) or likelihood over all n particles, as a step would make it */
+    void (*move)(pf_filter *f, const double *u, char *scratch);
+    void (*weigh)(pf_filter *f, const double *y, void *log_g, char *scratch);
+} pf_step_table;
+
+#endif

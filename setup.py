@@ -94,7 +94,7 @@ class BuildExt(build_ext):
         ext.define_macros += define
         # the wrapper only checks and calls: optimising it hard takes a minute and gains nothing
         ext.extra_compile_args = flags if msvc else [*flags, "-O1"]
-        ext.extra_link_args = link + ([] if sys.platform == "win32" else ["-lm"])
+        ext.extra_link_args = link + ([] if sys.platform == "win32" else ["-lm", "-lpthread"])
         super().build_extension(ext)
 
 

@@ -30,6 +30,7 @@ from .lse import (
 )
 from .models import (
     BearingsOnly,
+    CompiledModel,
     LinearGaussian,
     LocalLevel,
     RangeRobot,
@@ -46,6 +47,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BearingsOnly",
     "CollapseWarning",
+    "CompiledModel",
     "FilterCollapse",
     "FilterResult",
     "InvalidWeight",

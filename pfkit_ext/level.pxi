@@ -122,6 +122,66 @@ cdef extern from "random.h" nogil:
         void (*vmath_f64)(int which, const double *x, const double *y, size_t n, double *out) noexcept nogil
         void (*vmath_f32)(int which, const float *x, const float *y, size_t n, float *out) noexcept nogil
 
+cdef extern from "models.h" nogil:
+    size_t PF_MODEL_BLOCK
+    int PF_MODELS
+    int PF_MODEL_MAX_DIM
+    ctypedef void (*pf_transition_f64)(const double *x, const double *noise, const double *u, int64_t t, int64_t n,
+                                       const double *params, double *x_new) noexcept nogil
+    ctypedef void (*pf_transition_f32)(const float *x, const float *noise, const double *u, int64_t t, int64_t n,
+                                       const double *params, float *x_new) noexcept nogil
+    ctypedef void (*pf_likelihood_f64)(const double *x, const double *y, int64_t t, int64_t n, const double *params,
+                                       double *log_g) noexcept nogil
+    ctypedef void (*pf_likelihood_f32)(const float *x, const double *y, int64_t t, int64_t n, const double *params,
+                                       float *log_g) noexcept nogil
+    ctypedef struct pf_model:
+        const char *name
+        pf_transition_f64 transition_f64
+        pf_likelihood_f64 likelihood_f64
+        pf_transition_f32 transition_f32
+        pf_likelihood_f32 likelihood_f32
+
+cdef extern from "step.h" nogil:
+    int PF_STEP_FAILED
+    ctypedef struct pf_filter:
+        pf_transition_f64 transition_f64
+        pf_transition_f32 transition_f32
+        pf_likelihood_f64 likelihood_f64
+        pf_likelihood_f32 likelihood_f32
+        const double *params
+        int d, noise_dim, y_dim, u_dim, single, kind
+        size_t n
+        double log_n, resample_below
+        uint64_t key, stream
+        void *x
+        void *x_next
+        void *log_w
+        void *joint
+        void *w
+        void *w_next
+        int64_t *ancestors
+        uint32_t *ints
+        int64_t time
+        int resample_next, have_ints, resampled, from_equal, equal
+        uint64_t total
+        size_t n_unique
+        double ess
+        double *increment
+        double *ess_out
+        uint8_t *resampled_out
+        int64_t *unique_out
+        double *mean
+        double *variance
+        const double *y
+        const double *u
+        size_t done
+        int status
+    ctypedef struct pf_step_table:
+        size_t (*scratch)(int d, int noise_dim, int single, size_t n) noexcept nogil
+        void (*run)(pf_filter *f, size_t filters, size_t steps, int threads, char *scratch, size_t scratch_size) noexcept nogil
+        void (*move)(pf_filter *f, const double *u, char *scratch) noexcept nogil
+        void (*weigh)(pf_filter *f, const double *y, void *log_g, char *scratch) noexcept nogil
+
 cdef extern from "level.h" nogil:
     ctypedef struct pf_level:
         const char *name
@@ -132,6 +192,8 @@ cdef extern from "level.h" nogil:
         pf_resample_table resample
         pf_moments_table moments
         pf_random_table random
+        pf_model *models
+        pf_step_table step
     const pf_level **pf_levels(int *count)
 
 

@@ -39,7 +39,8 @@ from .errors import CollapseWarning, FilterCollapse, InvalidWeight
 from .moments import mean_and_variance, weighted_quantile
 from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
 from .resampling import check_ancestors, check_scheme
-from .result import FilterResult, Recorder, StepResult
+from .result import FilterResult, Recorder, StepArrays, StepResult
+from .stepping import engine_for
 from .weighing import error_bound, weigher
 
 __all__ = ["ParticleFilter"]
@@ -155,6 +156,7 @@ class ParticleFilter:
         self._w_next = np.empty(n, self.dtype)
         self._ancestors = np.empty(n, np.int64)
         self._joint = self._ancestors.view(self.dtype)[:n]
+        self._engine = engine_for(self)
 
     # ---- what it holds -------------------------------------------------------------------------------------
 
@@ -268,15 +270,8 @@ class ParticleFilter:
             if self._resample_next:
                 self._resample(t, timers)
             start = perf_counter_ns() if timers is not None else 0
-            x = self._x[0] if self._scalar else self._x.T
-            rng = self._streams.at(t, TRANSITION)
-            if self._input_dim:
-                moved = self.model.transition(x, t, rng, u)
-            else:
-                moved = self.model.transition(x, t, rng)
-            if moved is not x:
-                moved = real_array(moved, x.shape, "transition")
-                np.copyto(x, moved, "same_kind")
+            if self._engine is None or not self._engine.move(self, t, u):
+                self._move(t, u)
             if timers is not None:
                 timers.add("propagate", perf_counter_ns() - start, self.n_particles)
         # Committed only now: after an exception above the step can be repeated, resampling already done.
@@ -285,6 +280,18 @@ class ParticleFilter:
         self._n_unique = self._unique_next or self.n_particles
         self._unique_next = 0
         self._collapsed = False
+
+    def _move(self, t: int, u: Any) -> None:
+        """The Python model's transition to time t."""
+        x = self._x[0] if self._scalar else self._x.T
+        rng = self._streams.at(t, TRANSITION)
+        if self._input_dim:
+            moved = self.model.transition(x, t, rng, u)
+        else:
+            moved = self.model.transition(x, t, rng)
+        if moved is not x:
+            moved = real_array(moved, x.shape, "transition")
+            np.copyto(x, moved, "same_kind")
 
     def _draw_initial(self, timers: timing.Timers | None) -> None:
         start = perf_counter_ns() if timers is not None else 0
@@ -339,9 +346,11 @@ class ParticleFilter:
             return StepResult(0.0, self._ess, self._resampled, self._n_unique)
         n = self.n_particles
         start = perf_counter_ns() if timers is not None else 0
-        x = self._x[0] if self._scalar else self._x.T
-        x.flags.writeable = False
-        g = real_array(self.model.log_likelihood(y, x, self._time), (n,), "log_likelihood")
+        g = None if self._engine is None else self._engine.weigh(self, y)
+        if g is None:
+            x = self._x[0] if self._scalar else self._x.T
+            x.flags.writeable = False
+            g = real_array(self.model.log_likelihood(y, x, self._time), (n,), "log_likelihood")
         if timers is not None:
             added = perf_counter_ns()
             timers.add("likelihood", added - start, n)
@@ -429,10 +438,15 @@ class ParticleFilter:
         recorder = Recorder(store, total)
         report = _progress_line if progress is True else progress
         timers = self.timers or timing.active()
-        steps: list[StepResult] = []
+        steps: Any = []
         from_equal = self._from_equal
         u_of = None if inputs is None else iter(inputs)
         try:
+            if self._engine is not None and timers is None:
+                whole = self._engine.run(self, observations, inputs, recorder, report, steps)
+                if whole is not None:
+                    steps = whole
+                    observations = ()
             for k, y in enumerate(observations):
                 u = None
                 if u_of is not None:
@@ -456,10 +470,14 @@ class ParticleFilter:
         return self._result(steps, recorder, timers, from_equal)
 
     def _result(self, steps, recorder, timers, from_equal) -> FilterResult:
-        segments = sum(step.resampled for step in steps) + (1 if from_equal else 2)
-        increments = np.array([step.increment for step in steps])
+        if isinstance(steps, StepArrays):
+            resampled, increments, length = int(steps.resampled.sum()), steps.increment, len(steps.increment)
+        else:
+            resampled, length = sum(step.resampled for step in steps), len(steps)
+            increments = np.array([step.increment for step in steps])
+        segments = resampled + (1 if from_equal else 2)
         bound = partial(error_bound, self.lse, self.n_particles, self.dtype, increments, segments)
-        return FilterResult(steps, recorder.arrays(len(steps)), self.n_particles, timers, bound)
+        return FilterResult(steps, recorder.arrays(length), self.n_particles, timers, bound)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------
 

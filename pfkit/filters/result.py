@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from .moments import mean_and_variance, weighted_quantile
 
-__all__ = ["FilterResult", "Recorder", "StepResult"]
+__all__ = ["FilterResult", "Recorder", "StepArrays", "StepResult"]
 
 STORABLE = ("mean", "variance", "particles", "log_weights", "ancestors")
 
@@ -29,6 +29,15 @@ class StepResult(NamedTuple):
     ess: float
     resampled: bool
     n_unique: int
+
+
+class StepArrays(NamedTuple):
+    """Steps as one array a field: what a list of ``StepResult`` is, for runs of many cheap steps."""
+
+    increment: np.ndarray
+    ess: np.ndarray
+    resampled: np.ndarray
+    n_unique: np.ndarray
 
 
 class FilterResult:
@@ -63,17 +72,21 @@ class FilterResult:
 
     def __init__(
         self,
-        steps: Sequence[StepResult],
+        steps: Sequence[StepResult] | StepArrays,
         stored: dict[str, Any],
         n_particles: int,
         timings: Any,
         error_bound: Callable[[], float],
     ):
-        self.increment = np.array([s.increment for s in steps], np.float64)
-        self.ess = np.array([s.ess for s in steps], np.float64)
-        self.resampled = np.array([s.resampled for s in steps], np.bool_)
-        self.n_unique = np.array([s.n_unique for s in steps], np.int64)
-        self.log_likelihood = float(sum(s.increment for s in steps))
+        if not isinstance(steps, StepArrays):
+            steps = StepArrays(
+                np.array([s.increment for s in steps], np.float64),
+                np.array([s.ess for s in steps], np.float64),
+                np.array([s.resampled for s in steps], np.bool_),
+                np.array([s.n_unique for s in steps], np.int64),
+            )
+        self.increment, self.ess, self.resampled, self.n_unique = steps
+        self.log_likelihood = float(sum(self.increment.tolist()))
         self.n_particles = n_particles
         self.timings = timings
         self._error_bound = error_bound

@@ -1,6 +1,7 @@
 """State-space models: the base class, models from plain functions, and ready ones."""
 
 from .base import FunctionModel, StateSpaceModel, from_functions
+from .compiled import CompiledModel
 from .linear_gaussian import LinearGaussian, LocalLevel
 from .population import ThetaLogistic
 from .tracking import BearingsOnly, RangeRobot, RangeRobotNoise
@@ -8,6 +9,7 @@ from .volatility import StochasticVolatility
 
 __all__ = [
     "BearingsOnly",
+    "CompiledModel",
     "FunctionModel",
     "LinearGaussian",
     "LocalLevel",

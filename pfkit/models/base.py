@@ -55,6 +55,10 @@ class StateSpaceModel:
         """log p(y_t = y | x_t) of each particle, (n,), in nats: finite or -inf, constants included."""
         raise NotImplementedError(f"{type(self).__name__} must define log_likelihood(y, x, t)")
 
+    def compiled(self) -> Any:
+        """The same model as C functions, a ``CompiledModel``, or None (the default): Python only."""
+        return None
+
 
 class FunctionModel(StateSpaceModel):
     """A model made of three functions; see ``from_functions``."""

@@ -7,9 +7,12 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+import pfkit_ext._cpu as _cpu
+
 from ._arguments import covariance, factor, is_singular, matrix
 from ._coordinates import NormalDensity, apply_matrix, draw_normal
 from .base import StateSpaceModel
+from .compiled import CompiledModel
 
 __all__ = ["LinearGaussian", "LocalLevel"]
 
@@ -62,6 +65,10 @@ class LocalLevel(StateSpaceModel):
         z *= -0.5
         z += self._log_scale
         return z
+
+    def compiled(self):
+        params = (self.sigma_level, 1.0 / self.sigma_obs, self._log_scale)
+        return CompiledModel.ready("local_level", params, state_dim=None)
 
     def __repr__(self):
         return (
@@ -141,6 +148,17 @@ class LinearGaussian(StateSpaceModel):
     def log_likelihood(self, y, x, t):
         y, part = self._observation(y)
         return part.density.log_pdf(y - apply_matrix(part.matrix, self._lift(x)))
+
+    def compiled(self):
+        p, d = self.observation_matrix.shape
+        if max(p, d) > _cpu.model_max_dim():
+            return None
+        moves = (self.transition_matrix, self._transition_factor)
+        sees = (self.observation_matrix, self.observation_cov)
+        params = np.concatenate([[d, p], *(part.ravel() for part in moves + sees)])
+        return CompiledModel.ready(
+            "linear", params, state_dim=self.state_dim, noise_dim=d, observation_dim=p
+        )
 
     def log_transition(self, x, x_prev, t):
         if self._transition_density is None:

@@ -18,6 +18,7 @@ from ._arguments import finite, non_negative, positive, scalar_state_dim
 from ._coordinates import log_normal
 from ._scalar import ScalarState, scalar_observation
 from .base import StateSpaceModel
+from .compiled import CompiledModel
 
 
 class ThetaLogistic(ScalarState, StateSpaceModel):
@@ -70,6 +71,11 @@ class ThetaLogistic(ScalarState, StateSpaceModel):
 
     def log_likelihood(self, y, x, t):
         return log_normal(scalar_observation(y) - self._vector(x), self.sigma_y)
+
+    def compiled(self):
+        log_scale = -math.log(self.sigma_y) - 0.5 * math.log(2.0 * math.pi)
+        params = (self.tau0, self.tau1, self.tau2, self.sigma_x, 1.0 / self.sigma_y, log_scale)
+        return CompiledModel.ready("theta", params, state_dim=self.state_dim)
 
     def log_transition(self, x, x_prev, t):
         if self.sigma_x == 0.0:

@@ -37,6 +37,7 @@ from ._coordinates import NormalDensity, apply_matrix, draw_normal, log_normal
 from ._scalar import scalar_observation
 from .angles import wrap
 from .base import StateSpaceModel
+from .compiled import CompiledModel
 
 __all__ = ["BearingsOnly", "RangeRobot", "RangeRobotNoise"]
 
@@ -202,6 +203,27 @@ class RangeRobot(StateSpaceModel):
             total += self._log_range_density(y[j] - self._distance(tag, j), y[j], j)
         return total
 
+    def compiled(self):
+        noise, tag = self.noise, self.tag_offset
+        params = [
+            noise.translation_sd,
+            noise.translation_sd_per_m,
+            noise.heading_sd,
+            noise.heading_sd_per_m,
+            noise.heading_sd_per_rad,
+            *tag[:2],
+            len(self.anchors),
+        ]
+        for j, anchor in enumerate(self.anchors):
+            sd, p = self._range_sd[j], self._outlier[j]
+            height = tag[2] - anchor[2] if len(anchor) == 3 else 0.0
+            peak = math.log1p(-p) - math.log(sd) - _HALF_LOG_2PI
+            floor = math.inf if p == 0.0 else math.log(p / noise.max_range)
+            params += [*anchor[:2], height**2, self._range_bias[j], 1.0 / sd, peak, floor, noise.max_range]
+        return CompiledModel.ready(
+            "robot", params, state_dim=3, noise_dim=3, observation_dim=len(self.anchors), input_dim=3
+        )
+
     def log_transition(self, x, x_prev, t, u):
         """(n,) float64, nats: log-density of moving from x_prev to x under the odometry u.
 
@@ -353,6 +375,16 @@ class BearingsOnly(StateSpaceModel):
         east, north = self._sensor_at(t)
         bearing = np.arctan2(x[..., 1] - north, x[..., 0] - east)
         return log_normal(wrap(scalar_observation(y) - bearing), self.bearing_sd)
+
+    def compiled(self):
+        q, dt = self.acceleration_psd, self.dt
+        place = math.sqrt(q * dt**3 / 3.0)
+        both = q * dt**2 / 2.0 / place if place > 0.0 else 0.0
+        speed = math.sqrt(max(q * dt - both**2, 0.0))
+        log_scale = -math.log(self.bearing_sd) - _HALF_LOG_2PI
+        steps = len(self.sensor) if self._moving else None
+        params = [dt, place, both, speed, 1.0 / self.bearing_sd, log_scale, steps or 0, *self.sensor.ravel()]
+        return CompiledModel.ready("bearings", params, state_dim=4, noise_dim=4, steps=steps)
 
     def log_transition(self, x, x_prev, t):
         if self.acceleration_psd == 0.0:

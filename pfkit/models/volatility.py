@@ -18,6 +18,7 @@ from ._arguments import finite, positive, scalar_state_dim
 from ._coordinates import log_normal
 from ._scalar import ScalarState, scalar_observation
 from .base import StateSpaceModel
+from .compiled import CompiledModel
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -64,6 +65,10 @@ class StochasticVolatility(ScalarState, StateSpaceModel):
 
     def log_likelihood(self, y, x, t):
         return _log_g(scalar_observation(y), self._vector(x))
+
+    def compiled(self):
+        params = (self.mu * (1.0 - self.rho), self.rho, self.sigma, -0.5 * _LOG_2PI)
+        return CompiledModel.ready("volatility", params, state_dim=self.state_dim)
 
     def log_transition(self, x, x_prev, t):
         return log_normal(self._vector(x) - self._mean(self._vector(x_prev)), self.sigma)

@@ -13,9 +13,14 @@ static pf_random_stream step_stream(const pf_filter *f, int64_t time, uint64_t p
 
 /* Rows of a block start on a cache line. */
 static size_t step_row(int single) { return PF_MODEL_BLOCK * (single ? sizeof(float) : sizeof(double)); }
-static size_t step_scratch(int d, int noise_dim, int single)
+static size_t step_rows(int d, int noise_dim, int single)
 {
     return step_row(single) * (size_t)(2 * d + noise_dim + 2) + 256;
+}
+/* Then one number for every 64 particles: the block maxima of a normalisation. */
+static size_t step_scratch(int d, int noise_dim, int single, size_t n)
+{
+    return step_rows(d, noise_dim, single) + (n / 64 + 2) * sizeof(double);
 }
 
 #define STEP_DEFINE(F, T, GROUP)                                                                                       \
@@ -238,6 +243,7 @@ static int step_missing(const double *y, int y_dim)
 static void step_filter(pf_filter *f, size_t steps, step_team *team, long *rounds)
 {
     f->status = PF_STEP_OK;
+    f->block_max = team->scratch + step_rows(f->d, f->noise_dim, f->single);
     for (size_t k = 0; k < steps; k++) {
         const double *y = f->y + k * (size_t)f->y_dim, *u = f->u ? f->u + k * (size_t)f->u_dim : NULL;
         const int missing = step_missing(y, f->y_dim), moves = f->time >= 0;
@@ -248,7 +254,7 @@ static void step_filter(pf_filter *f, size_t steps, step_team *team, long *round
         if (f->resampled) {
             STEP_CALL(f, step_resample, f);
             f->resample_next = 0;
-            f->equal = 1;
+            f->equal = f->from_equal = 1;
             ess = f->ess = (double)f->n;
         }
         team->f = f;
@@ -273,7 +279,7 @@ static void step_filter(pf_filter *f, size_t steps, step_team *team, long *round
             f->w = f->w_next;
             f->w_next = w;
             f->ess = ess;
-            f->equal = 0;
+            f->equal = f->from_equal = 0;
             f->resample_next = ess < f->resample_below;
             if (last || !f->resample_next) STEP_CALL(f, step_keep_log_weights, f, increment);
         } else if (f->equal) {

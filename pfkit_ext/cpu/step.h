@@ -38,6 +38,7 @@ typedef struct {
     void *block_max;                 /* one of the dtype for every 64 particles: scratch */
     int64_t time;
     int resample_next, have_ints, resampled;
+    int from_equal;                  /* no observation since the weights were equal */
     int equal;                       /* weights are equal, log_w and w not yet written */
     uint64_t total;                  /* sum of ints, 0 if not known */
     size_t n_unique;
@@ -55,7 +56,7 @@ typedef struct {
 
 typedef struct {
     /* scratch bytes a thread needs */
-    size_t (*scratch)(int d, int noise_dim, int single);
+    size_t (*scratch)(int d, int noise_dim, int single, size_t n);
     /* up to `steps` steps of `filters` filters on `threads` threads; scratch: threads pieces, each 64-byte aligned */
     void (*run)(pf_filter *f, size_t filters, size_t steps, int threads, char *scratch, size_t scratch_size);
     /* one transition (from the noise of step `time`) or likelihood over all n particles, as a step would make it */

@@ -1,0 +1,267 @@
+"""Filters with compiled models: single steps, and the whole loop over a series, in C without the GIL.
+
+The loop is used when the model is compiled for the filter's dtype, the scheme is "systematic", the kernel
+"fuse" or "int", the particles no more than 2**20, and observations and inputs are plain numbers. Otherwise,
+and for ``predict`` and ``update``, the filter goes step by step and only the model's two functions are
+compiled. Both ways draw the same random numbers and call the same primitives: every result has the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import pfkit_ext._cpu as _cpu
+from pfkit.models.compiled import CompiledModel
+
+from .moments import mean_and_variance
+from .result import Recorder, StepArrays
+
+__all__ = ["Engine", "compiled_model", "engine_for", "table"]
+
+MAX_PARTICLES = 1 << 20
+#: Particle-steps between looks at pending signals, a few milliseconds.
+CHUNK = 1 << 20
+
+
+def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
+    """``model.compiled()``; None if there is none for ``dtype``, or a subclass overrides what it stands for.
+    """
+    method = getattr(model, "compiled", None)
+    if method is None:
+        return None
+    owners = [_owner(model, name) for name in ("compiled", "transition", "log_likelihood")]
+    if any(owner < owners[0] for owner in owners[1:]):
+        return None
+    found = method()
+    if found is None:
+        return None
+    if not isinstance(found, CompiledModel):
+        raise TypeError(f"{model!r}.compiled() must return a CompiledModel or None, not {found!r}")
+    state_dim, input_dim = getattr(model, "state_dim", None), int(getattr(model, "input_dim", 0) or 0)
+    if (found.state_dim, found.input_dim) != (state_dim, input_dim):
+        raise ValueError(
+            f"{model!r} has state_dim {state_dim} and input_dim {input_dim}, but its compiled() "
+            f"{found.state_dim} and {found.input_dim}"
+        )
+    return found if found.supports(dtype) else None
+
+
+def _owner(model: Any, name: str) -> int:
+    """Where an attribute is defined: -1 on the instance, 0 in its class, 1 in the next of the MRO."""
+    if name in getattr(model, "__dict__", {}):
+        return -1
+    mro = type(model).__mro__
+    return next((k for k, cls in enumerate(mro) if name in cls.__dict__), len(mro))
+
+
+def engine_for(pf: Any) -> Engine | None:
+    """The engine of a new filter, None if its model is not compiled."""
+    compiled = compiled_model(pf.model, pf.dtype)
+    return None if compiled is None else Engine(pf, compiled)
+
+
+def vector(value: Any, dim: int) -> np.ndarray | None:
+    """``value`` as float64 (dim,), None if it is anything but that many plain numbers."""
+    if isinstance(value, np.ma.MaskedArray):
+        return None
+    try:
+        row = np.asarray(value, np.float64)
+    except (TypeError, ValueError):
+        return None
+    if row.shape != (dim,) and not (row.shape == () and dim == 1):
+        return None
+    return np.ascontiguousarray(row).reshape(dim)
+
+
+def table(series: Any, dim: int) -> np.ndarray | None:
+    """A series as float64 (T, dim), None in it as NaN; None if it is not plain numbers of that shape."""
+    if isinstance(series, np.ma.MaskedArray) or not isinstance(series, (np.ndarray, list, tuple)):
+        return None
+    if not isinstance(series, np.ndarray):
+        blank = np.full(dim, np.nan) if dim > 1 else np.nan
+        rows = [blank if y is None else y for y in series]
+        if any(isinstance(y, np.ma.MaskedArray) for y in rows):
+            return None
+        try:
+            series = np.array(rows, np.float64)
+        except (TypeError, ValueError):
+            return None
+    if series.dtype.kind not in "fiu":
+        return None
+    if series.shape != (len(series), dim) and not (series.ndim == 1 and dim == 1):
+        return None
+    return np.ascontiguousarray(series, np.float64).reshape(len(series), dim)
+
+
+class Engine:
+    """The compiled side of one filter."""
+
+    def __init__(self, pf: Any, compiled: CompiledModel):
+        self.compiled = compiled
+        self.whole = (
+            pf.lse in ("fuse", "int") and pf.resampling == "systematic" and pf.n_particles <= MAX_PARTICLES
+        )
+        self._stepper: Any = None
+        self._ints: Any = None
+        self._joint: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave behind what can be made again."""
+        return {**self.__dict__, "_stepper": None, "_ints": None, "_joint": None}
+
+    def stepper(self, pf: Any) -> Any:
+        """Made at first use: a loaded filter gets its key after it is built."""
+        if self._stepper is None:
+            c = self.compiled
+            self._stepper = _cpu.Stepper(
+                c.functions,
+                c.params[None],
+                pf._streams.key[None],
+                pf.n_particles,
+                c.state_dim or 1,
+                c.noise_dim,
+                c.observation_dim,
+                c.input_dim,
+                pf.dtype,
+                pf.lse,
+                pf._resample_below,
+                pf.n_threads,
+            )
+        return self._stepper
+
+    def _knows(self, t: int) -> bool:
+        return self.compiled.steps is None or t < self.compiled.steps
+
+    def move(self, pf: Any, t: int, u: Any) -> bool:
+        """Move the particles to time t; False if the Python model has to."""
+        if not self._knows(t):
+            return False
+        row = None
+        if self.compiled.input_dim:
+            row = vector(u, self.compiled.input_dim)
+            if row is None:
+                return False
+        self.stepper(pf).move(0, pf._x, pf._x_next, t, row)
+        pf._x, pf._x_next = pf._x_next, pf._x
+        return True
+
+    def weigh(self, pf: Any, y: Any) -> np.ndarray | None:
+        """Log-likelihood of y for each particle; None if the Python model has to say."""
+        row = vector(y, self.compiled.observation_dim) if self._knows(pf._time) else None
+        if row is None:
+            return None
+        g = np.empty(pf.n_particles, pf.dtype)
+        self.stepper(pf).weigh(0, pf._x, g, pf._time, row)
+        return g
+
+    def run(
+        self, pf: Any, observations: Any, inputs: Any, recorder: Recorder, report: Any, steps: list
+    ) -> StepArrays | None:
+        """The whole series in C; None, nothing done, if that cannot be. Failing, it leaves ``steps``."""
+        store = set(recorder.names)
+        if not self.whole or recorder.functions or store - {"mean", "variance"} or pf._unique_next:
+            return None
+        if store and pf._angle_dims:
+            return None
+        y = table(observations, self.compiled.observation_dim)
+        u = table(inputs, self.compiled.input_dim) if self.compiled.input_dim else None
+        if y is None or len(y) == 0 or (self.compiled.input_dim and u is None):
+            return None
+        if u is not None and len(u) != len(y):
+            return None
+        if not self._knows(pf._time + len(y)):
+            return None
+        if pf._x is None:
+            pf._draw_initial(None)
+        return self._loop(pf, observations, y, u, recorder, report, steps)
+
+    def _loop(self, pf, observations, y, u, recorder, report, steps):
+        length, d = len(y), pf._x.shape[0]
+        out = StepArrays(
+            np.zeros(length), np.zeros(length), np.zeros(length, np.bool_), np.zeros(length, np.int64)
+        )
+        moments = {
+            name: np.empty((length, d)) if name in recorder.names else None for name in ("mean", "variance")
+        }
+        chunk = 1 if report else max(1, CHUNK // pf.n_particles)
+        k = 0
+        while k < length:
+            end = min(length, k + chunk)
+            done, failed = self._advance(pf, y, u, out, moments, k, end)
+            for increment in out.increment[k : k + done].tolist():
+                pf._log_likelihood += increment
+            k += done
+            if failed:
+                _keep(recorder, moments, k, pf._scalar)
+                steps[:] = [_row(out, j) for j in range(k)]
+                result = pf._update(observations[k], None)  # raises, or records a collapse
+                for column, value in zip(out, result, strict=True):
+                    column[k] = value
+                for name, value in zip(moments, mean_and_variance(pf.particles, pf._w), strict=True):
+                    if moments[name] is not None:
+                        moments[name][k] = value
+                k += 1
+            if report:
+                report(k, length)
+        _keep(recorder, moments, length, pf._scalar)
+        return out
+
+    def _advance(self, pf, y, u, out, moments, begin, end):
+        """Steps begin .. end - 1: (steps done, whether the next was predicted but not weighed)."""
+        if self._ints is None:
+            self._ints = np.empty(pf.n_particles, np.uint32)
+            # in float32 a block of joint log-weights lies over ancestors that another thread still reads
+            shared = pf.n_threads == 1 or pf.dtype == np.float64
+            self._joint = pf._joint if shared else np.empty(pf.n_particles, pf.dtype)
+        if pf._ints is not None and pf._ints is not self._ints:
+            self._ints[:] = pf._ints
+        flags = [np.array([v], np.uint8) for v in (pf._resample_next, pf._ints is not None, pf._from_equal)]
+        ess = np.array([pf._ess])
+        stepper = self.stepper(pf)
+        done, failed, x_swapped, w_swapped = stepper.run(
+            pf._x[None],
+            pf._x_next[None],
+            pf._log_w[None],
+            self._joint[None],
+            pf._w[None],
+            pf._w_next[None],
+            pf._ancestors[None],
+            self._ints[None],
+            pf._time,
+            *flags,
+            ess,
+            y[None],
+            None if u is None else u[None],
+            out.increment[None],
+            out.ess[None],
+            out.resampled[None].view(np.uint8),
+            out.n_unique[None],
+            *(None if m is None else m[None] for m in moments.values()),
+            begin,
+            end,
+        )
+        if x_swapped[0]:
+            pf._x, pf._x_next = pf._x_next, pf._x
+        if w_swapped[0]:
+            pf._w, pf._w_next = pf._w_next, pf._w
+        pf._time += int(done[0]) + bool(failed[0])
+        pf._resample_next, has_ints, pf._from_equal = (bool(flag[0]) for flag in flags)
+        pf._ints = self._ints if has_ints else None
+        pf._ess = float(ess[0])
+        pf._resampled, pf._n_unique = stepper.last(0)
+        pf._collapsed = False
+        return int(done[0]), bool(failed[0])
+
+
+def _row(out: StepArrays, k: int) -> Any:
+    from .result import StepResult
+
+    return StepResult(float(out[0][k]), float(out[1][k]), bool(out[2][k]), int(out[3][k]))
+
+
+def _keep(recorder: Recorder, moments: dict[str, Any], length: int, scalar: bool) -> None:
+    for name, rows in moments.items():
+        if rows is not None:
+            recorder.values[name] = rows[:length, 0] if scalar else rows[:length]

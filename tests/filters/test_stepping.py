@@ -1,0 +1,325 @@
+"""The compiled loop: the bits of the filter stepped from Python, at any number of threads and SIMD level."""
+
+import copy
+import hashlib
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from pfkit import (
+    BearingsOnly,
+    CollapseWarning,
+    FilterCollapse,
+    InvalidWeight,
+    LinearGaussian,
+    LocalLevel,
+    ParticleFilter,
+    RangeRobot,
+    RangeRobotNoise,
+    StochasticVolatility,
+    ThetaLogistic,
+)
+from pfkit.filters.stepping import compiled_model, table, vector
+from pfkit_ext import _cpu
+
+T = 24
+RNG = np.random.default_rng(11)
+
+
+def linear_model():
+    a = np.array([[0.9, 0.2, 0.0], [-0.1, 0.7, 0.1], [0.0, 0.0, 1.0]])
+    q = np.array([[0.5, 0.1, 0.0], [0.1, 0.3, 0.05], [0.0, 0.05, 0.2]])
+    h = np.array([[1.0, 0.0, 0.5], [0.0, 2.0, 0.0]])
+    return LinearGaussian(a, q, h, [[0.4, 0.1], [0.1, 0.3]], np.zeros(3), np.eye(3))
+
+
+def robot(**noise):
+    anchors = [[0.0, 0.0, 2.0], [8.0, 0.0, 1.5], [4.0, 6.0, 2.5]]
+    return RangeRobot(
+        anchors, tag_offset=(0.1, -0.05, 0.4), start=(3, 2, 0.2), noise=RangeRobotNoise(**noise)
+    )
+
+
+LINEAR_Y = RNG.normal(size=(T, 2))
+LINEAR_Y[3, 0] = LINEAR_Y[9, 1] = np.nan
+LINEAR_Y[5] = np.nan
+RANGES = np.abs(RNG.normal(4, 1, size=(T, 3)))
+RANGES[2, 1] = RANGES[7] = np.nan
+WALK = np.cumsum(RNG.normal(size=T))
+WALK[6] = WALK[15:17] = np.nan
+PATH = np.cumsum(RNG.normal(size=(T, 2)), axis=0)
+ODOMETRY = RNG.normal(size=(T, 3)) * 0.1
+
+CASES = {
+    "local level": (LocalLevel(1.0, 0.8), WALK, None),
+    "local level without process noise": (LocalLevel(0.0, 0.8), WALK, None),
+    "volatility": (StochasticVolatility(-0.5, 0.95, 0.3), RNG.normal(size=T), None),
+    "volatility (n, 1), zeros": (StochasticVolatility(-0.5, 0.95, 0.3, state_dim=1), np.zeros(T), None),
+    "theta-logistic": (ThetaLogistic(), RNG.normal(size=T), None),
+    "linear scalar": (LinearGaussian(0.9, 1.0, 1.0, 0.5, 0.0, 1.0), WALK, None),
+    "linear, partly missing": (linear_model(), LINEAR_Y, None),
+    "bearings": (
+        BearingsOnly((0.5, -1.0), (3, 4, 0.1, -0.2), np.eye(4), 0.1, 0.05),
+        RNG.uniform(-9, 9, T),
+        None,
+    ),
+    "bearings from a path": (
+        BearingsOnly(PATH, (3, 4, 0, 0), np.eye(4), 0.1, 0.3, 0.5),
+        RNG.uniform(0, 2, T),
+        None,
+    ),
+    "bearings, no process noise": (BearingsOnly((0, 0), (3, 4, 0, 0), np.eye(4), 0.0, 0.3), np.ones(T), None),
+    "robot": (robot(range_sd=[0.3, 0.4, 0.5], range_bias=0.1), RANGES, ODOMETRY),
+    "robot without outliers": (robot(outlier_probability=0.0, range_sd=1.5), RANGES, ODOMETRY),
+}
+FIELDS = ("increment", "ess", "resampled", "n_unique", "mean", "variance")
+STATE = ("particles", "weights", "log_weights", "log_likelihood", "time", "ess")
+
+
+def filters(case, n, how, **options):
+    """Two equal filters, the second stepped from Python."""
+    model, y, u = CASES[case]
+    a, b = (ParticleFilter(model, n, rng=3, **options) for _ in range(2))
+    assert a._engine is not None and a._engine.whole
+    b._engine.whole = False
+    store = () if model.__class__ is RangeRobot else ("mean", "variance")
+    return a, b, y, u, store
+
+
+def assert_same(first, second, names):
+    for name in names:
+        if hasattr(first, name) or hasattr(second, name):
+            np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+@pytest.mark.parametrize("case", CASES)
+def test_loop_has_the_bits_of_the_steps(case, lse, dtype):
+    for n, threshold in ((1, 0.5), (700, 0.5), (1100, 1.0)):
+        a, b, y, u, store = filters(case, n, None, lse=lse, dtype=dtype, ess_threshold=threshold)
+        for part in (slice(0, 9), slice(9, T)):
+            inputs = None if u is None else u[part]
+            first, second = (pf.run(y[part], inputs, store=store) for pf in (a, b))
+            assert_same(first, second, FIELDS)
+            assert first.log_likelihood == second.log_likelihood
+            np.testing.assert_equal(first.lse_error_bound, second.lse_error_bound)
+            assert_same(a, b, STATE)
+
+
+@pytest.mark.parametrize("case", ["local level", "linear, partly missing", "robot"])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_any_number_of_threads_gives_the_same_bits(case, lse):
+    model, y, u = CASES[case]
+    for dtype in ("float64", "float32"):
+        runs = []
+        for threads in (1, 2, 3, 8):
+            pf = ParticleFilter(model, 5000, lse=lse, rng=5, dtype=dtype, n_threads=threads)
+            runs.append((pf.run(y, u, store=()), pf))
+        for result, pf in runs[1:]:
+            assert_same(runs[0][0], result, FIELDS[:4])
+            assert_same(runs[0][1], pf, STATE)
+
+
+DIGEST = """
+import hashlib, sys
+sys.path.insert(0, {folder!r})
+import test_stepping as t
+h = hashlib.sha256()
+for case in t.CASES:
+    for lse in ("fuse", "int"):
+        for dtype in ("float64", "float32"):
+            model, y, u = t.CASES[case]
+            pf = t.ParticleFilter(model, 600, lse=lse, rng=2, dtype=dtype)
+            h.update(pf.run(y, u, store=()).increment.tobytes())
+            h.update(pf.particles.tobytes() + pf.weights.tobytes())
+print(h.hexdigest())
+"""
+
+
+def test_whole_filters_have_the_same_bits_at_every_simd_level():
+    code = DIGEST.format(folder=os.path.dirname(__file__))
+    digests = {}
+    for level in _cpu.levels():
+        environment = {**os.environ, "PFKIT_SIMD": level}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        digests[level] = done.stdout.strip()
+    assert len(set(digests.values())) == 1, digests
+
+
+# ---- the compiled models are the Python models ---------------------------------------------------------
+
+
+class Fixed:
+    """Hands out the noise that a compiled transition of one block is given."""
+
+    def __init__(self, noise):
+        self.noise = noise
+
+    def standard_normal(self, size=None, dtype=np.float64):
+        return self.noise.reshape(size if isinstance(size, tuple) else (size,)).astype(dtype)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_compiled_functions_agree_with_the_python_model(case):
+    model, observations, inputs = CASES[case]
+    n, t = 512, 3
+    pf = ParticleFilter(model, n, rng=1)
+    pf.predict()
+    engine, stepper = pf._engine, pf._engine.stepper(pf)
+    x = pf._x + RNG.normal(size=pf._x.shape)
+    shown = x[0] if pf._scalar else x.T
+    stream = (int(pf._streams.key[1]) >> 1) ^ (4 << 48 | t)
+    noise = np.empty((engine.compiled.noise_dim, n))
+    for i, row in enumerate(noise):
+        _cpu.random_fill(row, "normal", int(pf._streams.key[0]), stream, 8 * i)
+    moved = np.empty_like(x)
+    u = () if inputs is None else (inputs[t],)
+    stepper.move(0, x, moved, t, *u)
+    expected = model.transition(
+        shown.copy(), t, Fixed(noise if len(noise) > 1 else noise[0][:, None][:, 0]), *u
+    )
+    expected = np.asarray(expected)[None] if pf._scalar else np.asarray(expected).T
+    np.testing.assert_allclose(moved, expected, rtol=1e-12, atol=1e-13)
+    for k in (t, 2, 9):
+        y = observations[k]
+        if np.all(np.isnan(y)):
+            continue
+        g = np.empty(n)
+        stepper.weigh(0, x, g, k, vector(y, engine.compiled.observation_dim))
+        np.testing.assert_allclose(g, model.log_likelihood(y, shown, k), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_float32_functions_agree_with_the_float64_ones(case):
+    model, observations, inputs = CASES[case]
+    a, b = (ParticleFilter(model, 500, rng=1, dtype=d) for d in ("float64", "float32"))
+    a.predict(), b.predict()
+    a._x[:] = b._x
+    y = vector(observations[0], a._engine.compiled.observation_dim)
+    g, h = a._engine.weigh(a, y), b._engine.weigh(b, y)
+    scale = 1 + np.abs(g).max()
+    np.testing.assert_allclose(h, g, rtol=3e-5, atol=3e-6 * scale)
+
+
+def test_volatility_of_an_extreme_return():
+    pf = ParticleFilter(StochasticVolatility(0.0, 0.5, 1.0), 4, rng=1)
+    pf.predict()
+    pf._x[0] = [-1500.0, 1500.0, 0.0, -5.0]
+    for y in (0.0, 1e-160, 1e160, -3.0):
+        g = pf._engine.weigh(pf, y)
+        np.testing.assert_allclose(g, pf.model.log_likelihood(y, pf.particles, 0), rtol=1e-12)
+
+
+# ---- contract -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["keep", "warn"])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_collapse_in_the_loop_is_that_of_the_steps(lse, policy):
+    model = LocalLevel(1.0, 1e-3)
+    y = np.array([0.0, 0.1, 1e170, 0.2, np.nan, 1e170])
+    a, b = (ParticleFilter(model, 800, lse=lse, rng=3, on_collapse=policy) for _ in range(2))
+    b._engine.whole = False
+    if policy == "warn":
+        with pytest.warns(CollapseWarning, match="step 2"):
+            first = a.run(y)
+        with pytest.warns(CollapseWarning):
+            second = b.run(y)
+    else:
+        first, second = a.run(y), b.run(y)
+    assert first.increment[2] == -math.inf and first.ess[2] == 0
+    assert_same(first, second, FIELDS)
+    assert_same(a, b, STATE)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_collapse_raises_with_what_came_before(whole):
+    pf = ParticleFilter(LocalLevel(1.0, 1e-3), 800, rng=3)
+    pf._engine.whole = whole
+    with pytest.raises(FilterCollapse) as caught:
+        pf.run([0.0, 0.1, 1e170, 0.2])
+    assert caught.value.step == 2 and len(caught.value.result) == 2 and pf.time == 2
+    assert len(caught.value.result.mean) == 2
+
+
+def test_invalid_weights_are_named_by_the_loop():
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 100, rng=3)
+    pf.run([0.0])
+    pf._x[0, 17] = np.nan
+    pf._resample_next = False
+    with pytest.raises(InvalidWeight) as caught:
+        pf.run([0.0, 1.0])
+    assert caught.value.particle == 17 and caught.value.step == 1
+
+
+def test_an_overridden_method_takes_the_python_path():
+    class Heavier(LocalLevel):
+        def log_likelihood(self, y, x, t):
+            return super().log_likelihood(y, x, t) - 1.0
+
+    class Renamed(LocalLevel):
+        pass
+
+    instance = LocalLevel(1.0, 1.0)
+    instance.transition = lambda x, t, rng: x
+    assert compiled_model(Heavier(1.0, 1.0), np.dtype("f8")) is None
+    assert compiled_model(instance, np.dtype("f8")) is None
+    assert compiled_model(Renamed(1.0, 1.0), np.dtype("f8")) is not None
+    plain = ParticleFilter(LocalLevel(1.0, 1.0), 200, rng=1, ess_threshold=1).run(WALK)
+    heavier = ParticleFilter(Heavier(1.0, 1.0), 200, rng=1, ess_threshold=1).run(WALK)
+    assert abs(heavier.log_likelihood - plain.log_likelihood + 21) < 5
+
+
+def test_a_path_that_ends_is_an_error_of_the_model():
+    model, y, _ = CASES["bearings from a path"]
+    pf = ParticleFilter(model, 50, rng=1)
+    with pytest.raises(ValueError, match="no sensor position for step 24"):
+        pf.run(np.append(y, 1.0))
+    assert pf.time == 24
+
+
+def test_observations_of_other_kinds_fall_back():
+    model = LocalLevel(1.0, 1.0)
+    expected = ParticleFilter(model, 50, rng=1).run([0.5, None, 1.0]).increment
+    for series in (
+        iter([0.5, None, 1.0]),
+        [0.5, float("nan"), np.float32(1.0)],
+        np.array([0.5, np.nan, 1.0])[:, None],
+    ):
+        np.testing.assert_array_equal(ParticleFilter(model, 50, rng=1).run(series).increment, expected)
+    masked = np.ma.masked_invalid([0.5, np.nan, 1.0])
+    np.testing.assert_array_equal(ParticleFilter(model, 50, rng=1).run(masked).increment, expected)
+    assert table(masked, 1) is None and table([[1, 2], [3]], 2) is None and table(["a"], 1) is None
+    assert vector("a", 1) is None and vector([1, 2], 3) is None
+
+
+def test_a_copy_goes_its_own_way():
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 300, lse="int", rng=1, ess_threshold=0.3)
+    pf.run(WALK[:5])
+    twin = copy.deepcopy(pf)
+    digest = hashlib.sha256(pf.particles.tobytes()).hexdigest()
+    first = twin.run(WALK[5:])
+    assert hashlib.sha256(pf.particles.tobytes()).hexdigest() == digest
+    assert_same(first, pf.run(WALK[5:]), FIELDS)
+
+
+def test_the_caller_s_arrays_are_untouched_and_read_only_ones_accepted():
+    y = WALK.copy()
+    y.flags.writeable = False
+    before = y.tobytes()
+    ParticleFilter(LocalLevel(1.0, 1.0), 100, rng=1).run(y)
+    assert y.tobytes() == before
+
+
+def test_progress_is_reported_step_by_step():
+    seen = []
+    ParticleFilter(LocalLevel(1.0, 1.0), 100, rng=1).run(
+        WALK, progress=lambda done, total: seen.append((done, total))
+    )
+    assert seen == [(k + 1, T) for k in range(T)]

@@ -46,7 +46,8 @@ def _signature(real: str, transition: bool) -> tuple[re.Pattern, str]:
     """What a LowLevelCallable's signature must match once const and blanks are gone, and how to write it."""
     if transition:
         pointers: tuple[str, ...] = (real, real, "double")
-        text = f"void ({real} *x, {real} *noise, double *u, int64_t t, int64_t n, double *params, {real} *x_new)"
+        text = f"void ({real} *x, {real} *noise, double *u, int64_t t, int64_t n, double *params, "
+        text += f"{real} *x_new)"
     else:
         pointers = (real, "double")
         text = f"void ({real} *x, double *y, int64_t t, int64_t n, double *params, {real} *log_g)"

@@ -66,21 +66,26 @@ class Timers:
         self._tokens: list[Token] = []
         self.reset()
 
-    def turn(self, n_particles: int, new_step: bool = True) -> Timers | None:
-        """These timers if a filter of this size is to time its current step, else None.
+    def turn(self, n_particles: int, counted: bool = False) -> Timers | None:
+        """These timers if a filter of this size is to time the step it begins, else None.
 
-        Call it once a step, and with ``new_step`` False to ask again for the same step.
+        A caller in a hurry adds 1 to ``steps`` itself and asks, with ``counted``, only when ``due`` is
+        reached.
         """
-        if new_step:
+        if not counted:
             self.steps += 1
-            self._on = self.steps >= self._due
-            if self._on:
-                self.steps_timed += 1
-                every = self.every or min(-(-FULL // n_particles), SPARSEST)
-                # The mean distance is `every`; multiples of the golden ratio modulo 1 spread it evenly, in
-                # step with no period.
-                jitter = (self.steps_timed * 0.6180339887498949) % 1.0
-                self._due = self.steps + (1 if every == 1 else 1 + int(2 * (every - 1) * jitter + 0.5))
+        self._on = self.steps >= self.due
+        if self._on:
+            self.steps_timed += 1
+            every = self.every or min(-(-FULL // n_particles), SPARSEST)
+            # The mean distance is `every`; multiples of the golden ratio modulo 1 spread it evenly, in step
+            # with no period.
+            jitter = (self.steps_timed * 0.6180339887498949) % 1.0
+            self.due = self.steps + 1 + int(2 * (every - 1) * jitter + 0.5)
+        return self if self._on else None
+
+    def again(self) -> Timers | None:
+        """The answer of the last ``turn``, for the second half of its step."""
         return self if self._on else None
 
     def reset(self) -> None:
@@ -88,7 +93,7 @@ class Timers:
         self._total: dict[str, list[int]] = {}
         self.steps = self.steps_timed = 0
         self._on = False
-        self._due = 1
+        self.due = 1
 
     def add(self, phase: str, nanoseconds: int, particles: int) -> None:
         """Account one call of ``phase`` over ``particles`` particles."""

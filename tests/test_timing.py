@@ -96,7 +96,7 @@ def test_asking_again_for_the_same_step():
     t = Timers(every=3)
     for _ in range(30):
         first = t.turn(10)
-        assert t.turn(10, new_step=False) is first
+        assert t.again() is first
     assert t.steps == 30 and 8 <= t.steps_timed <= 12
 
 

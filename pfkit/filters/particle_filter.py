@@ -258,7 +258,7 @@ class ParticleFilter:
     def _timers(self, new_step: bool = True) -> timing.Timers | None:
         """The timers in force, on the steps they time."""
         timers = self.timers or timing.active()
-        return None if timers is None else timers.turn(self.n_particles, new_step)
+        return None if timers is None else timers.turn(self.n_particles) if new_step else timers.again()
 
     def _predict(self, u: Any, timers: timing.Timers | None) -> None:
         t = self._time + 1
@@ -454,7 +454,11 @@ class ParticleFilter:
                         u = next(u_of)
                     except StopIteration:
                         raise ValueError(f"inputs ended at step {k}, before the observations") from None
-                timed = None if timers is None else timers.turn(self.n_particles)
+                timed = None
+                if timers is not None:
+                    timers.steps += 1
+                    if timers.steps >= timers.due:
+                        timed = timers.turn(self.n_particles, counted=True)
                 self._predict(u, timed)
                 if recorder.ancestors:
                     identity = not self._resampled

@@ -220,20 +220,15 @@ def gather(x, ancestors, out):
     cdef const double[:, ::1] x64
     cdef float[:, ::1] o32
     cdef double[:, ::1] o64
-    cdef size_t i, k, d = x.shape[0], N = a.shape[0], distinct
-    cdef int64_t n = x.shape[1]
+    cdef size_t i, d = x.shape[0], N = a.shape[0]
+    cdef int64_t distinct = 0
+    cdef uint64_t n = x.shape[1]
     if out.shape != (d, N) or out.dtype != x.dtype:
         raise ValueError(f"out must be {x.dtype} of shape ({d}, {N}), not {out.dtype}, {out.shape}")
-    cdef uint64_t largest = 0, back = 0, moves = 0
-    with nogil:
-        if N:
-            largest = <uint64_t>a[0]          # negative indices come out largest of all
-        for k in range(1, N):
-            if <uint64_t>a[k] > largest:
-                largest = <uint64_t>a[k]
-            back |= a[k] < a[k - 1]
-            moves += a[k] != a[k - 1]
-    if N and largest >= <uint64_t>n:
+    if N:
+        with nogil:
+            distinct = _level.resample.distinct(&a[0], N, n)
+    if distinct == -1:
         raise IndexError(f"ancestors must lie in 0 .. {n - 1}")
     if N and x.dtype == np.float32:
         x32, o32 = x, out
@@ -245,8 +240,7 @@ def gather(x, ancestors, out):
         with nogil:
             for i in range(d):
                 _level.resample.gather_f64(&x64[i, 0], &a[0], N, &o64[i, 0])
-    distinct = moves + (1 if N else 0)
-    if back:
+    if distinct == -2:
         seen = np.zeros(n, np.bool_)
         seen[ancestors] = True
         distinct = np.count_nonzero(seen)

@@ -426,6 +426,19 @@ static int residual64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const 
 
 /* ---- moving particles ------------------------------------------------------------------------------------------------- */
 
+static int64_t resample_distinct(const int64_t *a, size_t N, uint64_t n)
+{
+    if (N == 0) return 0;
+    /* negative indices are the largest of all when unsigned: one comparison finds both kinds of fault */
+    uint64_t outside = (uint64_t)a[0] >= n, back = 0, moves = 0;
+    for (size_t k = 1; k < N; k++) {
+        outside |= (uint64_t)a[k] >= n;
+        back |= a[k] < a[k - 1];
+        moves += a[k] != a[k - 1];
+    }
+    return outside ? -1 : back ? -2 : (int64_t)moves + 1;
+}
+
 static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
 {
     for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
@@ -438,4 +451,4 @@ static void gather_f64(const double *x, const int64_t *ancestors, size_t N, doub
 #define PF_RESAMPLE_TABLE                                                                                              \
     { resample_sum32, resample_sum64, quantize32_f64, quantize64_f64, quantize32_f32, quantize64_f32,                  \
       systematic32, systematic64, stratified32, stratified64, multinomial32, multinomial64, residual_left32,           \
-      residual_left64, residual32, residual64, gather_f32, gather_f64 }
+      residual_left64, residual32, residual64, resample_distinct, gather_f32, gather_f64 }

@@ -64,10 +64,8 @@ def engine_for(pf: Any) -> Engine | None:
 
 def vector(value: Any, dim: int) -> np.ndarray | None:
     """``value`` as float64 (dim,), None if it is anything but that many plain numbers."""
-    if isinstance(value, np.ma.MaskedArray):
-        return None
     try:
-        row = np.asarray(value, np.float64)
+        row = np.asarray(_unmasked(value), np.float64)
     except (TypeError, ValueError):
         return None
     if row.shape != (dim,) and not (row.shape == () and dim == 1):
@@ -75,21 +73,27 @@ def vector(value: Any, dim: int) -> np.ndarray | None:
     return np.ascontiguousarray(row).reshape(dim)
 
 
+def _unmasked(value: Any) -> Any:
+    """Masked numbers as NaN."""
+    if isinstance(value, np.ma.MaskedArray):
+        return value.astype(np.float64).filled(np.nan)
+    return value
+
+
 def table(series: Any, dim: int) -> np.ndarray | None:
     """A series as float64 (T, dim), None in it as NaN; None if it is not plain numbers of that shape."""
-    if isinstance(series, np.ma.MaskedArray) or not isinstance(series, (np.ndarray, list, tuple)):
+    if not isinstance(series, (np.ndarray, list, tuple)):
         return None
     if not isinstance(series, np.ndarray):
         blank = np.full(dim, np.nan) if dim > 1 else np.nan
-        rows = [blank if y is None else y for y in series]
-        if any(isinstance(y, np.ma.MaskedArray) for y in rows):
-            return None
+        rows = [blank if y is None else _unmasked(y) for y in series]
         try:
             series = np.array(rows, np.float64)
         except (TypeError, ValueError):
             return None
     if series.dtype.kind not in "fiu":
         return None
+    series = _unmasked(series)
     if series.shape != (len(series), dim) and not (series.ndim == 1 and dim == 1):
         return None
     return np.ascontiguousarray(series, np.float64).reshape(len(series), dim)

@@ -295,7 +295,8 @@ def test_observations_of_other_kinds_fall_back():
         np.testing.assert_array_equal(ParticleFilter(model, 50, rng=1).run(series).increment, expected)
     masked = np.ma.masked_invalid([0.5, np.nan, 1.0])
     np.testing.assert_array_equal(ParticleFilter(model, 50, rng=1).run(masked).increment, expected)
-    assert table(masked, 1) is None and table([[1, 2], [3]], 2) is None and table(["a"], 1) is None
+    np.testing.assert_array_equal(table(masked, 1), [[0.5], [np.nan], [1.0]])
+    assert table([[1, 2], [3]], 2) is None and table(["a"], 1) is None
     assert vector("a", 1) is None and vector([1, 2], 3) is None
 
 

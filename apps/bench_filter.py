@@ -1,0 +1,328 @@
+"""Whole particle filters against hand-written loops: microseconds a step, nanoseconds a particle.
+
+    python -m apps.bench_filter                       # a few minutes; tables, out/bench_filter.json and .png
+    python -m apps.bench_filter --quick               # one size, float64
+    python -m apps.bench_filter --sizes 1000 100000 --models "local level" --every
+    python -m apps.bench_filter --lse-sweep           # every LSE kernel inside the running filter
+
+One thread each. Contenders take turns in one run; figures are medians over the rounds. `numba` is the loop of
+apps/filter_loops.py under @njit without fastmath, `numpy` its NumPy form with the log-sum-exp written out,
+`python` pfkit with the same model as plain Python functions. Log-likelihoods are compared first: means of
+repeated runs must agree within five standard errors, or nothing is timed.
+
+On a machine shared with other work give --clock cpu: processor time of this process instead of the wall
+clock.
+"""
+
+from __future__ import annotations
+
+import os
+
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import statistics  # noqa: E402
+import sys  # noqa: E402
+import time  # noqa: E402
+from collections.abc import Callable  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import numpy as np  # noqa: E402
+
+import pfkit  # noqa: E402
+from pfkit_ext import _cpu  # noqa: E402
+
+from . import filter_loops as loops  # noqa: E402
+from .benchmarking import machine, table  # noqa: E402
+
+SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
+MODELS = ("local level", "stochastic volatility", "bearings-only")
+KERNELS = ("fuse", "int", "int-pairwise", "numpy", "scipy")
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+class PlainPython(pfkit.StateSpaceModel):
+    """A hand-written NumPy model of filter_loops as a plain Python model of pfkit."""
+
+    def __init__(self, functions: tuple[Callable, Callable, Callable], dim: int | None, dtype: str):
+        self.functions, self.state_dim, self.dtype = functions, dim, np.dtype(dtype).type
+
+    def initial(self, n, rng):
+        return self.functions[0](n, rng, self.dtype)
+
+    def transition(self, x, t, rng):
+        return self.functions[1](x, rng)
+
+    def log_likelihood(self, y, x, t):
+        return self.functions[2](y, x)
+
+
+def contenders(
+    model: str, n: int, threshold: float, dtype: str, length: int
+) -> dict[str, Callable[[], float]]:
+    """Calls that filter `length` observations and return the log-likelihood."""
+    y = loops.observations(model, length)
+    ready, hand = loops.pfkit_models()[model], loops.numpy_models()[model]
+    plain = PlainPython(hand, ready.state_dim, dtype)
+    seeds = iter(range(1 << 60))
+
+    def pf(m: Any, lse: str) -> Callable[[], float]:
+        def call() -> float:
+            f = pfkit.ParticleFilter(m, n, lse=lse, rng=next(seeds), ess_threshold=threshold, dtype=dtype)
+            return f.run(y, store=()).log_likelihood
+
+        return call
+
+    found: dict[str, Callable[[], float]] = {
+        "fuse": pf(ready, "fuse"),
+        "int": pf(ready, "int"),
+        "python": pf(plain, "fuse"),
+    }
+    kind = np.dtype(dtype).type
+    rng = np.random.default_rng(5)
+    found["numpy"] = lambda: loops.numpy_loop(hand, y, n, threshold, rng, kind)
+    try:
+        loop, zero = loops.numba_loops()[model], np.zeros(1, kind)
+        found["numba"] = lambda: loop(rng, y, n, threshold, zero)
+    except ImportError:
+        pass
+    return found
+
+
+def check(model: str, dtype: str) -> None:
+    """Stop unless all contenders estimate the same likelihood."""
+    calls = contenders(model, 1000, 0.5, dtype, 50)
+    runs = {name: np.array([call() for _ in range(60)]) for name, call in calls.items()}
+    mean = {name: float(np.log(np.mean(np.exp(v - v.max()))) + v.max()) for name, v in runs.items()}
+    for name, values in runs.items():
+        z = np.exp(values - values.max())
+        se = float(z.std(ddof=1) / z.mean() / np.sqrt(len(z)))
+        if abs(mean[name] - mean["fuse"]) > 5 * np.hypot(se, 0.05):
+            sys.exit(
+                f"{model}, {dtype}: {name} estimates {mean[name]:.3f}, fuse {mean['fuse']:.3f}: nothing timed"
+            )
+
+
+def timed(calls: dict[str, Callable], clock: Callable[[], float], seconds: float) -> dict[str, float]:
+    """Median seconds a call, contenders in turn."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    start, rounds = time.perf_counter(), 0
+    while rounds < 5 or time.perf_counter() - start < seconds:
+        for name in calls:
+            before = clock()
+            calls[name]()
+            taken[name].append(clock() - before)
+        rounds += 1
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def steps_for(n: int) -> int:
+    return int(min(1000, max(10, 2_000_000 // n)))
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
+    rows = []
+    for model in args.models:
+        for dtype in args.dtypes:
+            check(model, dtype)
+            for threshold in (1.0,) if args.every else (1.0, 0.5):
+                for n in args.sizes:
+                    length = steps_for(n)
+                    times = timed(
+                        contenders(model, n, threshold, dtype, length), CLOCKS[args.clock], args.seconds
+                    )
+                    for name, seconds in times.items():
+                        rows.append(
+                            {
+                                "model": model,
+                                "dtype": dtype,
+                                "threshold": threshold,
+                                "n": n,
+                                "contender": name,
+                                "us_per_step": seconds / length * 1e6,
+                                "ns_per_particle": seconds / length / n * 1e9,
+                            }
+                        )
+                    print(line(model, dtype, threshold, n, length, times), flush=True)
+    return rows
+
+
+def line(model: str, dtype: str, threshold: float, n: int, length: int, times: dict[str, float]) -> str:
+    ns = {name: seconds / length / n * 1e9 for name, seconds in times.items()}
+    text = "  ".join(f"{name} {value:.2f}" for name, value in ns.items())
+    ratio = (
+        f"  numba/fuse {ns['numba'] / ns['fuse']:.2f} numba/int {ns['numba'] / ns['int']:.2f}"
+        if "numba" in ns
+        else ""
+    )
+    return (
+        f"{model:22s} {dtype} {'every step' if threshold >= 1 else 'ESS < N/2 '} N={n:<8d} {text}{ratio}"
+        f" numpy/fuse {ns['numpy'] / ns['fuse']:.1f} numpy/python {ns['numpy'] / ns['python']:.1f}"
+    )
+
+
+def primitives(clock: Callable[[], float]) -> list[dict[str, Any]]:
+    """What the parts of a step take, against NumPy, N = 1e5, nanoseconds a particle."""
+    n = 100_000
+    rows = []
+    rng = np.random.default_rng(1)
+    for dtype in (np.float64, np.float32):
+        out, x = np.empty(n, dtype), rng.standard_normal(n).astype(dtype)
+        log_w = (-0.5 * (x * 2) ** 2).astype(dtype)
+        uneven = np.exp(log_w - log_w.max())
+        gathered = np.empty((1, n), dtype)
+        parents = np.empty(n, np.int64)
+        weights = {"evenly": np.ones(n, dtype) / n, "unevenly": (uneven / uneven.sum()).astype(dtype)}
+        pairs: dict[str, dict[str, Callable[[], Any]]] = {
+            "normals": {
+                "pfkit": lambda out=out: _cpu.random_fill(out, "normal", 1, 2, 0),
+                "numpy": lambda out=out, dtype=dtype: rng.standard_normal(out=out, dtype=dtype),
+            },
+            "weights and ESS": {
+                "pfkit": lambda log_w=log_w: pfkit.log_normalize(log_w),
+                "numpy": lambda log_w=log_w: numpy_normalize(log_w),
+            },
+        }
+        for how, w in weights.items():
+            ints = _cpu.quantize(w)
+
+            def ours(ints=ints, x=x, gathered=gathered, parents=parents):
+                _cpu.systematic_draw(ints, n, 1 << 62, parents)
+                _cpu.gather(x[None], parents, gathered)
+
+            def theirs(w=w, x=x):
+                return x[np.searchsorted(np.cumsum(w), (np.arange(n) + 0.25) / n).clip(max=n - 1)]
+
+            pairs[f"systematic and gather, {how} weighted"] = {"pfkit": ours, "numpy": theirs}
+        for name, calls in pairs.items():
+            times = timed(calls, clock, 0.5)
+            row = {k: v / n * 1e9 for k, v in times.items()}
+            rows.append(
+                {
+                    "primitive": name,
+                    "dtype": np.dtype(dtype).name,
+                    **row,
+                    "ratio": row["numpy"] / row["pfkit"],
+                }
+            )
+    return rows
+
+
+def numpy_normalize(x: np.ndarray) -> tuple[np.ndarray, float]:
+    m = x.max()
+    w = np.exp(x - m)
+    w /= w.sum()
+    return w, 1.0 / float(w @ w)
+
+
+def lse_sweep(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """The LSE kernel changed inside the running filter, beside the kernel alone."""
+    rows = []
+    clock = CLOCKS[args.clock]
+    for n in args.sizes:
+        y, model = loops.observations("local level", steps_for(n)), loops.pfkit_models()["local level"]
+
+        def run(lse: str, n: int = n, y: np.ndarray = y, model: Any = model) -> Callable[[], Any]:
+            return lambda: pfkit.ParticleFilter(model, n, lse=lse, rng=1, ess_threshold=1).run(y, store=())
+
+        whole = timed({lse: run(lse) for lse in KERNELS}, clock, args.seconds)
+        x = np.random.default_rng(0).standard_normal(n) * 2
+        alone = timed(
+            {lse: (lambda lse=lse, x=x: [pfkit.logsumexp(x, lse=lse) for _ in range(20)]) for lse in KERNELS},
+            clock,
+            0.2,
+        )
+        for lse in KERNELS:
+            rows.append(
+                {
+                    "n": n,
+                    "lse": lse,
+                    "filter_ns_per_particle": whole[lse] / len(y) / n * 1e9,
+                    "lse_ns_per_particle": alone[lse] / 20 / n * 1e9,
+                }
+            )
+    return rows
+
+
+def picture(rows: list[dict[str, Any]], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    models = sorted({r["model"] for r in rows})
+    figure, axes = plt.subplots(1, len(models), figsize=(4.2 * len(models), 3.6), squeeze=False, sharey=True)
+    for axis, model in zip(axes[0], models, strict=True):
+        for name in ("numpy", "python", "numba", "fuse", "int"):
+            found = [
+                r for r in rows if (r["model"], r["contender"], r["dtype"]) == (model, name, rows[0]["dtype"])
+            ]
+            found = [r for r in found if r["threshold"] >= 1]
+            if found:
+                axis.loglog([r["n"] for r in found], [r["ns_per_particle"] for r in found], "o-", label=name)
+        axis.set_title(f"{model}, {rows[0]['dtype']}, every step")
+        axis.set_xlabel("particles")
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("ns a particle and step")
+    axes[0][-1].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m apps.bench_filter",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
+    parser.add_argument("--dtypes", nargs="+", choices=("float64", "float32"), default=("float64", "float32"))
+    parser.add_argument("--every", action="store_true", help="only filters that resample at every step")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time for each line of the table")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
+    parser.add_argument("--quick", action="store_true", help="N = 10000, float64, every step")
+    parser.add_argument(
+        "--lse-sweep", action="store_true", help="only the sweep over LSE kernels in the filter"
+    )
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    args = parser.parse_args(arguments)
+    if args.quick:
+        args.sizes, args.dtypes, args.every, args.seconds = (10_000,), ("float64",), True, 0.3
+    if min(args.sizes) < 1:
+        parser.error("--sizes must be positive")
+    args.out.mkdir(parents=True, exist_ok=True)
+    result: dict[str, Any] = {"machine": machine(), "clock": args.clock}
+    if args.lse_sweep:
+        result["lse_sweep"] = lse_sweep(args)
+        head = ["N", "kernel", "filter", "LSE alone"]
+        cells = [
+            [f"{r['n']}", r["lse"], f"{r['filter_ns_per_particle']:.2f}", f"{r['lse_ns_per_particle']:.2f}"]
+            for r in result["lse_sweep"]
+        ]
+        print(table(head, cells))
+        name = "bench_filter_lse"
+    else:
+        print(f"ns a particle and step, {args.clock} clock")
+        result["primitives"] = primitives(CLOCKS[args.clock])
+        for r in result["primitives"]:
+            figures = f"pfkit {r['pfkit']:.2f} numpy {r['numpy']:.2f} ({r['ratio']:.1f}x)"
+            print(f"{r['primitive']:40s} {r['dtype']} {figures}")
+        result["filters"] = measure(args)
+        name = "bench_filter"
+        try:
+            picture(result["filters"], args.out / f"{name}.png")
+        except ImportError:
+            print("no matplotlib: no picture")
+    path = args.out / f"{name}.json"
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -55,7 +55,7 @@ def numpy_normalize(x: np.ndarray) -> tuple[np.ndarray, Any, Any]:
     w = np.exp(x - m)
     total = w.sum()
     w /= total
-    return w, m + np.log(total), 1.0 / (w @ w)
+    return w, m + np.log(total), 1.0 / np.sum(w**2)
 
 
 def torch_logsumexp() -> Call | None:
@@ -313,8 +313,8 @@ def markdown(result: dict[str, Any]) -> str:
     torch = f", torch {about['torch']}" if about["torch"] else ""
     said = [
         f"Nanoseconds an element, Python call included, one thread ({about['processor']},",
-        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights of sd 5;",
-        "in brackets the largest",
+        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights",
+        "of standard deviation 5; in brackets the largest",
         "error in nats over many inputs. `numpy` is `m + log(exp(x - m).sum())`, `np.max` the floor.",
         "",
         "| dtype | N | " + " | ".join(f"`{name}`" for name in names) + " |",

@@ -140,8 +140,9 @@ def pieces(block: np.ndarray, n_kept: int, cut: int) -> Iterator[np.ndarray]:
 def _int_pieces(block: np.ndarray, n_kept: int, n_rows: int, cut: int, scratch: Scratch) -> np.ndarray:
     """Two reads: the maximum of each row, then the integer sums at that reference, which add exactly."""
     dtype = scratch.buffer.dtype
-    with np.errstate(over="ignore"):
-        reference = block.max(axis=tuple(range(n_kept, block.ndim))).reshape(n_rows).astype(dtype)
+    reference = np.full(n_rows, -np.inf, dtype)
+    for piece in pieces(block, n_kept, cut):
+        reference = np.maximum(reference, _cpu.row_max(scratch.rows(piece, n_rows)))  # NaN wins
     finite = np.isfinite(reference)
     safe = np.where(finite, reference, dtype.type(0))
     hi, lo = np.zeros(n_rows, np.uint64), np.zeros(n_rows, np.uint64)

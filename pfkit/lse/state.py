@@ -169,7 +169,7 @@ class LSEState:
             maximum, total = _cpu.fuse_state_rows(rows)
             self._set(*_join_fuse((self.maximum, self.total), (back(maximum), back(total))))
             return self
-        maximum = back(rows.max(axis=1))
+        maximum = back(_cpu.row_max(rows))
         reference = np.maximum(self.reference, maximum)
         finite = np.isfinite(reference)
         safe = np.where(finite, reference, self.dtype.type(0))

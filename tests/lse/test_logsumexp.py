@@ -1,6 +1,7 @@
 """logsumexp's contract: SciPy's, for every kernel, axis, dtype and memory layout."""
 
 import itertools
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -270,3 +271,31 @@ def test_large_middle_axis_needs_no_transposed_copy(monkeypatch):
     assert np.array_equal(
         pfkit.logsumexp(a, axis=1, lse="int"), pfkit.logsumexp(a.swapaxes(1, 2).copy(), lse="int", axis=2)
     )
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise"])
+def test_threads_at_once_give_the_serial_results(lse):
+    """The kernels run without the interpreter's lock and share nothing."""
+    rng = np.random.default_rng(8)
+    arrays = [rng.normal(size=20_000) * 10 for _ in range(16)]
+    serial = [pfkit.logsumexp(a, lse=lse) for a in arrays]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(5):
+            assert list(pool.map(lambda a: pfkit.logsumexp(a, lse=lse), arrays)) == serial
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_a_long_strided_row_is_cut_and_joined(lse):
+    """Longer than a block: as the packed row, for "int" to the bit; infinities and NaN found in any piece."""
+    n = 3 * blocks.BLOCK + 17
+    for dtype in ("float32", "float64", "float16"):
+        wide = (np.random.default_rng(9).normal(size=(n, 2)) * 5).astype(dtype)
+        row, packed = wide[:, 0], np.ascontiguousarray(wide[:, 0])
+        value, expected = pfkit.logsumexp(row, lse=lse), pfkit.logsumexp(packed, lse=lse)
+        assert value == expected or (lse == "fuse" and abs(value - expected) <= 2 * np.spacing(expected))
+        for at in (0, n // 2, n - 1):
+            for special in (np.inf, np.nan):
+                spoilt = wide.copy()
+                spoilt[at, 0] = special
+                np.testing.assert_equal(float(pfkit.logsumexp(spoilt[:, 0], lse=lse)), special)
+        assert pfkit.logsumexp(np.full((n, 2), -np.inf, dtype)[:, 0], lse=lse) == -np.inf

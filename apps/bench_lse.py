@@ -152,8 +152,8 @@ def measure_speed(calls: dict[str, Call], args: argparse.Namespace) -> list[dict
                 for name, timing in times.items():
                     row = _row(dtype, n, name, timing) | {"spread": spread}
                     if name in wrong:
-                        row["p95_error"] = float(np.quantile(wrong[name], 0.95))
-                        row["max_error"] = max(wrong[name])
+                        row["p95_error"] = _digits(float(np.quantile(wrong[name], 0.95)))
+                        row["max_error"] = _digits(max(wrong[name]))
                     rows.append(row)
     return rows
 
@@ -180,7 +180,7 @@ def measure_robust(calls: dict[str, Call], args: argparse.Namespace) -> list[dic
             times = interleaved({kind: _bound(call, x) for kind, x in kinds.items()}, args.seconds)
             for kind, timing in times.items():
                 overhead = timing.median / times["plain"].median - 1
-                rows.append(_row(dtype, n, name, timing) | {"input": kind, "overhead": overhead})
+                rows.append(_row(dtype, n, name, timing) | {"input": kind, "overhead": _digits(overhead)})
     return rows
 
 
@@ -216,12 +216,17 @@ def _row(dtype: str, n: int, name: str, timing: Any) -> dict[str, Any]:
         "dtype": dtype,
         "n": n,
         "kernel": name,
-        "ns_per_element": timing.median / n * 1e9,
-        "us_per_call": timing.median * 1e6,
-        "us_low": timing.low * 1e6,
-        "us_high": timing.high * 1e6,
+        "ns_per_element": _digits(timing.median / n * 1e9),
+        "us_per_call": _digits(timing.median * 1e6),
+        "us_low": _digits(timing.low * 1e6),
+        "us_high": _digits(timing.high * 1e6),
         "rounds": timing.rounds,
     }
+
+
+def _digits(value: float) -> float:
+    """Four significant digits: more than a timing holds."""
+    return float(f"{value:.4g}")
 
 
 # --- what is printed and drawn ---
@@ -377,6 +382,18 @@ def draw(result: dict[str, Any], path: Path) -> None:
 # --- the command ---
 
 
+def as_json(result: dict[str, Any]) -> str:
+    """JSON with one measurement a line, so that two runs can be compared line by line."""
+    parts = []
+    for key, value in result.items():
+        if isinstance(value, list):
+            value_text = "[\n  " + ",\n  ".join(json.dumps(row) for row in value) + "\n ]"
+        else:
+            value_text = json.dumps(value)
+        parts.append(f" {json.dumps(key)}: {value_text}")
+    return "{\n" + ",\n".join(parts) + "\n}"
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m apps.bench_lse",
@@ -443,7 +460,7 @@ def main(argv: list[str] | None = None) -> None:
         print(text, end="\n\n")
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "bench_lse.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(as_json(result) + "\n")
     print(f"wrote {path}")
     try:
         draw(result, args.out / "bench_lse.png")

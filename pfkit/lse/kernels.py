@@ -139,23 +139,21 @@ def int_bound(n: int, dtype: np.dtype) -> float:
 
 
 def fuse_bound(n: int, dtype: np.dtype) -> float:
-    """Bound of ``"fuse"``, from the order of its operations.
+    """Bound of ``"fuse"``, from the order of its operations (pfkit_ext/cpu/fuselse.h).
 
-    A term at distance |t| below its block's maximum has a relative error of at most 1.3e-7 + 1.4e-8 |t| (the
-    float32 exponential) plus 2**-24 |t| (the subtraction), in float64 2.4e-16 + 1.5e-17 |t| + 2**-53 |t|;
-    the mean of |t| under the weights is at most ln n. A lane of a 4096-element block adds up to sixteen
-    terms in the input's dtype, then up to sixteen such sums in float64, and its fold rounds at most three
-    more times; joining a block to those before it takes one exponential, one product and one sum. The
-    logarithm adds less than two roundings of it.
+    A term at distance |t| below the maximum has a relative error of at most 2.4e-16 (the exponential) plus
+    1.3e-16 |t| (the subtraction, and the rounding of log2 e), in float32 1.3e-7 + 7.4e-8 |t|; the mean of |t|
+    under the weights is at most ln n. Sixteen terms of a lane are added in the input's dtype, at most sixteen
+    such sums in float64, then the lanes; joining a further block of 4096 elements costs one exponential, one
+    product and one sum. The logarithm adds less than two roundings of it.
     """
     u, depth = 2.0**-53, math.log(n)
-    chain = min(math.ceil(n / 16), 16)
-    in_block = chain + min(math.ceil(n / 256), 16) + 3
+    terms, sums = min(math.ceil(n / 16), 16), min(math.ceil(n / 256), 16)
     joins = math.ceil(n / 4096) - 1
-    double = 2.4e-16 + 1.3e-16 * depth + u * (in_block + 2 * (1 + depth)) + joins * (2.4e-16 + 2 * u)
-    if dtype == np.float32:
-        return 1.3e-7 + 7.4e-8 * depth + chain * 2.0**-24 + double
-    return double
+    double = (
+        2.4e-16 + 1.3e-16 * depth + u * (terms + sums + 3) + joins * (2.4e-16 + 2 * u) + 2 * u * (1 + depth)
+    )
+    return double + (1.3e-7 + 7.4e-8 * depth + 2.0**-24 * terms if dtype == np.float32 else 0.0)
 
 
 def pairwise_bound(n: int, dtype: np.dtype) -> float:

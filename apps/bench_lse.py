@@ -8,8 +8,8 @@
 
 One thread. All contenders take turns in one run; the figure is the median over the rounds, the Python call
 included. `numpy` is the expression one writes by hand, m = x.max(); m + log(exp(x - m).sum()); `np.max` on
-the same array is the floor: one read and nothing else. Before anything is timed every result is compared
-with the exact value, and the run stops if one does not match.
+the same array is the floor: one read and nothing else. Before anything is timed every
+result is compared with the exact value, and the run stops if one does not match.
 """
 
 from __future__ import annotations
@@ -85,7 +85,9 @@ def contenders() -> dict[str, Call]:
 
 
 def sample(n: int, dtype: str, spread: float, seed: int) -> np.ndarray:
-    return (np.random.default_rng(seed).standard_normal(n) * spread).astype(dtype)
+    x = np.random.default_rng(seed).standard_normal(n, dtype=dtype)
+    x *= spread
+    return x
 
 
 def exact(x: np.ndarray) -> Any:
@@ -93,8 +95,8 @@ def exact(x: np.ndarray) -> Any:
     m = x.max()
     if np.finfo(np.longdouble).eps < 1e-18:
         total = np.longdouble(0)
-        for k in range(0, x.size, 1 << 16):
-            total += np.exp(x[k : k + (1 << 16)].astype(np.longdouble) - np.longdouble(m)).sum()
+        for k in range(0, x.size, 1 << 12):
+            total += np.exp(x[k : k + (1 << 12)].astype(np.longdouble) - np.longdouble(m)).sum()
         return np.longdouble(m) + np.log(total)
     import mpmath
 
@@ -138,23 +140,23 @@ def errors(calls: dict[str, Call], n: int, dtype: str, spread: float, inputs: in
 # --- the measurements ---
 
 
-def measure_speed(calls: dict[str, Call], args: argparse.Namespace) -> list[dict[str, Any]]:
-    """Time and error of every contender for each dtype, spread and size."""
+def measure_speed(
+    calls: dict[str, Call], n: int, dtype: str, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Time and error of every contender for each spread."""
     rows = []
-    for dtype in args.dtypes:
-        for spread in args.spreads:
-            for n in args.sizes:
-                x = sample(n, dtype, SPREADS[spread], 0)
-                for name, call in calls.items():
-                    check(name, call, x)
-                wrong = errors(calls, n, dtype, SPREADS[spread], max(5, min(args.inputs, 2_000_000 // n)))
-                times = interleaved({name: _bound(call, x) for name, call in calls.items()}, args.seconds)
-                for name, timing in times.items():
-                    row = _row(dtype, n, name, timing) | {"spread": spread}
-                    if name in wrong:
-                        row["p95_error"] = _digits(float(np.quantile(wrong[name], 0.95)))
-                        row["max_error"] = _digits(max(wrong[name]))
-                    rows.append(row)
+    for spread in args.spreads:
+        x = sample(n, dtype, SPREADS[spread], 0)
+        for name, call in calls.items():
+            check(name, call, x)
+        wrong = errors(calls, n, dtype, SPREADS[spread], max(5, min(args.inputs, 2_000_000 // n)))
+        times = interleaved({name: _bound(call, x) for name, call in calls.items()}, args.seconds)
+        for name, timing in times.items():
+            row = _row(dtype, n, name, timing) | {"spread": spread}
+            if name in wrong:
+                row["p95_error"] = _digits(float(np.quantile(wrong[name], 0.95)))
+                row["max_error"] = _digits(max(wrong[name]))
+            rows.append(row)
     return rows
 
 
@@ -184,27 +186,19 @@ def measure_robust(calls: dict[str, Call], args: argparse.Namespace) -> list[dic
     return rows
 
 
-def measure_normalize(args: argparse.Namespace) -> list[dict[str, Any]]:
+def measure_normalize(n: int, dtype: str, seconds: float) -> list[dict[str, Any]]:
     """log_normalize against weights, log-sum-exp and ESS by hand."""
-    rows = []
-    for dtype in args.dtypes:
-        for n in args.sizes:
-            x = sample(n, dtype, 5.0, 0)
-            weights, log_norm, ess = numpy_normalize(x.astype(np.float64))
-            calls: dict[str, Call] = {
-                lse: (lambda x, lse=lse: pfkit.log_normalize(x, lse=lse)) for lse in OURS[:2]
-            }
-            calls["numpy"] = numpy_normalize
-            for name, call in calls.items():
-                found = call(x)
-                close = abs(found[1] - log_norm) < 1e-4 and abs(found[2] / ess - 1) < 1e-3
-                if not close or np.abs(found[0] - weights).max() > 1e-4 * weights.max():
-                    sys.exit(
-                        f"log_normalize with {name} does not match for {n} {dtype} terms: nothing is timed"
-                    )
-            times = interleaved({name: _bound(call, x) for name, call in calls.items()}, args.seconds)
-            rows += [_row(dtype, n, name, timing) for name, timing in times.items()]
-    return rows
+    x = sample(n, dtype, 5.0, 0)
+    weights, log_norm, ess = numpy_normalize(x)
+    calls: dict[str, Call] = {lse: (lambda x, lse=lse: pfkit.log_normalize(x, lse=lse)) for lse in OURS[:2]}
+    for name, call in calls.items():
+        found = call(x)
+        close = abs(found[1] - log_norm) < 1e-4 and abs(found[2] / ess - 1) < 1e-3
+        if not close or np.abs(found[0] - weights).max() > 1e-4 * weights.max():
+            sys.exit(f"log_normalize with {name} does not match for {n} {dtype} terms: nothing is timed")
+    calls["numpy"] = numpy_normalize
+    times = interleaved({name: _bound(call, x) for name, call in calls.items()}, seconds)
+    return [_row(dtype, n, name, timing) for name, timing in times.items()]
 
 
 def _bound(call: Call, x: np.ndarray) -> Callable[[], Any]:
@@ -292,7 +286,7 @@ def robust_table(rows: list[dict[str, Any]]) -> str:
 
 def normalize_table(rows: list[dict[str, Any]]) -> str:
     lines = []
-    for dtype, n in dict.fromkeys((row["dtype"], row["n"]) for row in rows):
+    for dtype, n in sorted({(row["dtype"], row["n"]) for row in rows}):
         found = cells(rows, dtype=dtype, n=n)
         theirs = found["numpy"]["ns_per_element"]
         times = [f"{found[name]['ns_per_element']:.3f}" for name in (*OURS[:2], "numpy")]
@@ -325,8 +319,8 @@ def markdown(result: dict[str, Any]) -> str:
         "| dtype | N | " + " | ".join(f"`{name}`" for name in names) + " |",
         "|---|---|" + "---|" * len(names),
     ]
-    for dtype in dict.fromkeys(row["dtype"] for row in rows):
-        for n in dict.fromkeys(row["n"] for row in rows):
+    for dtype in sorted({row["dtype"] for row in rows}):
+        for n in sorted({row["n"] for row in rows}):
             found = cells(rows, dtype=dtype, n=n, spread="ordinary")
             best = min(found[name]["ns_per_element"] for name in names if name != "np.max")
             texts = []
@@ -427,12 +421,17 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """All measurements, as written to the JSON file."""
     calls = contenders()
+    speed, normalize = [], []
+    for n in sorted(args.sizes):
+        for dtype in sorted(args.dtypes):
+            speed += measure_speed(calls, n, dtype, args)
+            normalize += measure_normalize(n, dtype, args.seconds)
     return {
         "machine": machine(),
         "settings": {"threads": 1, "seconds": args.seconds, "spreads": {k: SPREADS[k] for k in args.spreads}},
-        "speed": measure_speed(calls, args),
+        "speed": speed,
         "robust": measure_robust(calls, args),
-        "normalize": measure_normalize(args),
+        "normalize": normalize,
     }
 
 

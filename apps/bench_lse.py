@@ -22,6 +22,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 import argparse  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402
+import textwrap  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -310,11 +311,14 @@ def markdown(result: dict[str, Any]) -> str:
     rows, about = result["speed"], result["machine"]
     names = [name for name in COLUMNS if any(row["kernel"] == name for row in rows)]
     torch = f", torch {about['torch']}" if about["torch"] else ""
+    about_text = (
+        f"Nanoseconds an element, Python call included, one thread ({about['processor']}, {about['simd_level']}; "
+        f"NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights of standard deviation 5; in "
+        "brackets the largest error in nats over many inputs. `numpy` is `m + log(exp(x - m).sum())`, `np.max` "
+        "the floor."
+    )
     said = [
-        f"Nanoseconds an element, Python call included, one thread ({about['processor']},",
-        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights",
-        "of standard deviation 5; in brackets the largest",
-        "error in nats over many inputs. `numpy` is `m + log(exp(x - m).sum())`, `np.max` the floor.",
+        *textwrap.wrap(about_text, 110),
         "",
         "| dtype | N | " + " | ".join(f"`{name}`" for name in names) + " |",
         "|---|---|" + "---|" * len(names),

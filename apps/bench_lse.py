@@ -312,10 +312,10 @@ def markdown(result: dict[str, Any]) -> str:
     names = [name for name in COLUMNS if any(row["kernel"] == name for row in rows)]
     torch = f", torch {about['torch']}" if about["torch"] else ""
     about_text = (
-        f"Nanoseconds an element, Python call included, one thread ({about['processor']}, {about['simd_level']}; "
-        f"NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights of standard deviation 5; in "
-        "brackets the largest error in nats over many inputs. `numpy` is `m + log(exp(x - m).sum())`, `np.max` "
-        "the floor."
+        f"Nanoseconds an element, Python call included, one thread ({about['processor']}, "
+        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights of "
+        "standard deviation 5; in brackets the largest error in nats over many inputs. `numpy` is "
+        "`m + log(exp(x - m).sum())`, `np.max` the floor."
     )
     said = [
         *textwrap.wrap(about_text, 110),

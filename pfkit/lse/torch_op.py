@@ -23,7 +23,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from .kernels import BASELINES, COMPILED, CUDA_ONLY, check_name
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 _NUMBER = {dtype: k for k, dtype in enumerate(_FLOATS)}
 _NAMES = COMPILED + CUDA_ONLY + BASELINES
-_Tensor = torch.Tensor
+_Tensor: TypeAlias = torch.Tensor
 
 
 def _compute(dtype: torch.dtype) -> torch.dtype:
@@ -658,7 +658,7 @@ def _numpy_baseline(
 
 
 def _into(out: _Tensor, value: _Tensor) -> _Tensor:
-    if not isinstance(out, _Tensor):
+    if not isinstance(out, torch.Tensor):
         raise TypeError(f"out must be a tensor for tensor input, got {type(out).__name__}")
     if torch.is_grad_enabled() and (value.requires_grad or out.requires_grad):
         raise ValueError(

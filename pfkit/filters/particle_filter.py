@@ -424,10 +424,7 @@ class ParticleFilter:
         FilterCollapse, InvalidWeight
             As ``update``; the exception's ``result`` holds the steps before it.
         """
-        if isinstance(observations, np.ndarray):
-            if observations.ndim == 0:
-                raise ValueError("observations need a time axis; for a single one call step(y)")
-            observations = _read_only(observations)
+        observations, inputs = _series("observations", observations), _series("inputs", inputs)
         total = _length(observations)
         if (inputs is None) != (self._input_dim == 0):
             given = "none were" if inputs is None else "inputs were"
@@ -509,6 +506,21 @@ def _threshold(value: Any) -> float:
     if not threshold >= 0:
         raise ValueError(f"ess_threshold must be >= 0, not {value!r}")
     return threshold
+
+
+def _series(name: str, series: Any) -> Any:
+    """A pandas table as its array, an array as a read-only view, other iterables as they are."""
+    if hasattr(series, "to_numpy"):
+        series = series.to_numpy()
+    if isinstance(series, np.ndarray):
+        if series.ndim == 0:
+            raise ValueError(f"{name} need a time axis; for a single step call step(y, u)")
+        return _read_only(series)
+    if series is None and name == "inputs":
+        return None
+    if isinstance(series, (str, bytes, dict)) or not isinstance(series, Iterable):
+        raise TypeError(f"{name} must be an array, a list or an iterator, one element a step, not {series!r}")
+    return series
 
 
 def _length(series: Any) -> int | None:

@@ -1,5 +1,6 @@
 """The filter's contract, step by step. Exact likelihoods are in test_nile.py and tests/accuracy."""
 
+import importlib.util
 import math
 import warnings
 from types import SimpleNamespace
@@ -657,6 +658,9 @@ def test_invalid_calls():
         pf.update(0.0)
     with pytest.raises(ValueError, match="time axis"):
         pf.run(np.array(3.0))
+    for nothing in (3.0, None, "abc", {"y": [1.0]}):
+        with pytest.raises(TypeError, match="observations must be an array"):
+            pf.run(nothing)
     with pytest.raises(ValueError, match="input_dim 0"):
         pf.run([0.0], inputs=[1.0])
     with pytest.raises(ValueError, match="'mode'.*|.*'mean'"):
@@ -730,6 +734,22 @@ def test_the_array_given_to_run_is_shown_read_only_to_the_model():
     with pytest.raises(ValueError, match="read-only"):
         ParticleFilter(model, 2).run(y)
     assert np.all(y == 0) and y.flags.writeable
+
+
+def test_series_of_other_kinds():
+    y = np.random.default_rng(0).normal(size=(6, 2))
+    y[3] = np.nan
+    expected = ParticleFilter(walk((2,)), 20, rng=0).run(y).increment.tolist()
+    masked = np.ma.masked_invalid(y)
+    same = [list(y), tuple(map(tuple, y)), iter(y), y.tolist(), masked, np.asfortranarray(y), y[::1]]
+    if importlib.util.find_spec("pandas"):
+        import pandas
+
+        same.append(pandas.DataFrame(y, columns=["a", "b"]))
+        flat = ParticleFilter(walk(), 20, rng=0).run(pandas.Series(y[:, 0]))
+        assert flat.increment.tolist() == ParticleFilter(walk(), 20, rng=0).run(y[:, 0]).increment.tolist()
+    for series in same:
+        assert ParticleFilter(walk((2,)), 20, rng=0).run(series).increment.tolist() == expected
 
 
 def test_progress(capsys):

@@ -11,6 +11,7 @@ SciPy alone.
 from . import plots
 from .filters import (
     CollapseWarning,
+    FilterBank,
     FilterCollapse,
     FilterResult,
     InvalidWeight,
@@ -48,6 +49,7 @@ __all__ = [
     "BearingsOnly",
     "CollapseWarning",
     "CompiledModel",
+    "FilterBank",
     "FilterCollapse",
     "FilterResult",
     "InvalidWeight",

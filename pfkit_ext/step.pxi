@@ -204,5 +204,5 @@ cdef class Stepper:
 
 
 cdef inline void *_data(a):
-    return <void *><uintptr_t>a.ctypes.data
+    return <void *><uintptr_t>a.__array_interface__["data"][0]
 

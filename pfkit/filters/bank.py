@@ -1,0 +1,428 @@
+"""Many filters in one call: one model per parameter set, or one series each, or replicates.
+
+    bank = FilterBank([LocalLevel(s, 1.0) for s in sigmas], 1000, rng=1)
+    bank.run(y).log_likelihood                     # (B,)
+    FilterBank(model, 1000, n_filters=50, rng=1).run(y)             # replicates
+    FilterBank(model, 1000, n_filters=len(panel)).run(panel, each=True)      # a series each
+
+Filter b of a bank is a ``ParticleFilter`` with its own random streams; those of filter 0 are the streams a
+single filter with the same ``rng`` has, so a bank of one has that filter's bits. With compiled models all
+filters run in one C call, spread over ``n_threads`` threads; which thread runs which filter cannot matter.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import pfkit_ext._cpu as _cpu
+
+from .arguments import count
+from .errors import FilterCollapse, InvalidWeight
+from .particle_filter import ParticleFilter
+from .random import PhiloxGenerator, Streams, seed_key
+from .result import FilterResult, Recorder, StepArrays, StepResult
+from .stepping import CHUNK, engine_for, table
+
+__all__ = ["BankResult", "FilterBank"]
+
+_KEYS = 5  # purpose of the stream that the keys of filters 1, 2, ... come from
+
+
+class BankResult:
+    """The record of one ``FilterBank.run``: what ``FilterResult`` has, with a leading axis of filters.
+
+    Attributes
+    ----------
+    increment, ess : (B, T) float64;  resampled : (B, T) bool;  n_unique : (B, T) int64
+    log_likelihood : (B,) float64
+    mean, variance : (B, T) or (B, T, d) float64, if stored; and whatever else was
+    """
+
+    def __init__(self, results: Sequence[FilterResult]):
+        self.results = list(results)
+        for name in ("increment", "ess", "resampled", "n_unique"):
+            setattr(self, name, np.array([getattr(r, name) for r in self.results]))
+        self.log_likelihood = np.array([r.log_likelihood for r in self.results])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "results":
+            raise AttributeError(name)
+        return np.array([getattr(r, name) for r in self.results])
+
+    def __getitem__(self, b: int) -> FilterResult:
+        """The ``FilterResult`` of filter b."""
+        return self.results[b]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __repr__(self) -> str:
+        steps = self.increment.shape[1] if self.results else 0
+        best = self.log_likelihood.max()
+        return f"<BankResult: {len(self)} filters, {steps} steps, best log_likelihood {best:.6f}>"
+
+
+class FilterBank:
+    """B particle filters.
+
+    Parameters
+    ----------
+    models : a model, or a sequence of B models
+        One model serves all of ``n_filters`` filters.
+    n_particles : int
+        Of each filter.
+    n_filters : int, optional
+        B; may be left out with a sequence of models, and must equal its length otherwise. Default 1 for one
+        model.
+    **keywords
+        Those of ``ParticleFilter``: lse, resampling, ess_threshold, rng, dtype, n_threads, on_collapse.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``ParticleFilter``; no models, or not ``n_filters`` of them.
+    """
+
+    def __init__(
+        self, models: Any, n_particles: int = 1000, *, n_filters: int | None = None, **keywords: Any
+    ):
+        if isinstance(models, (list, tuple)):
+            if n_filters is not None and n_filters != len(models):
+                raise ValueError(f"{len(models)} models for n_filters={n_filters}")
+            if not models:
+                raise ValueError("a bank needs at least one model; the sequence is empty")
+            models = list(models)
+        else:
+            models = [models] * count("n_filters", 1 if n_filters is None else n_filters)
+        key = seed_key(keywords.pop("rng", None))
+        keys = PhiloxGenerator(key, 0, _KEYS).bits(2 * len(models)).reshape(-1, 2)
+        keys[0] = key
+        first = ParticleFilter(models[0], n_particles, rng=0, **keywords)
+        self.n_particles, self.n_threads, self.dtype = first.n_particles, first.n_threads, first.dtype
+        size = (len(models), self.n_particles)
+        self._log_w, self._w, self._w_next = (np.empty(size, self.dtype) for _ in range(3))
+        self._ancestors = np.empty(size, np.int64)
+        self._joint = (
+            np.empty(size, self.dtype) if self.dtype == np.float32 else self._ancestors.view(self.dtype)
+        )
+        self._x: Any = None
+        self._x_next: Any = None
+        self._ints: Any = None
+        self._stepper: Any = None
+        self.filters = [self._member(first, b, model, keys[b]) for b, model in enumerate(models)]
+
+    def _member(self, first: ParticleFilter, b: int, model: Any, key: np.ndarray) -> ParticleFilter:
+        pf = first
+        if type(model) is not type(first.model):  # checks the model
+            pf = ParticleFilter(
+                model,
+                first.n_particles,
+                lse=first.lse,
+                resampling=first.resampling,
+                ess_threshold=first.ess_threshold,
+                rng=0,
+                dtype=first.dtype,
+                n_threads=first.n_threads,
+                on_collapse=first.on_collapse,
+                timers=first.timers,
+            )
+        pf = copy.copy(pf)
+        pf.model, pf._streams = model, Streams(key)
+        pf._input_dim = int(getattr(model, "input_dim", 0) or 0)
+        pf._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
+        pf._engine = engine_for(pf)
+        self._log_w[b], self._w[b] = pf._log_w, pf._w
+        pf._log_w, pf._w, pf._w_next = self._log_w[b], self._w[b], self._w_next[b]
+        pf._ancestors, pf._joint = self._ancestors[b], self._joint[b]
+        return pf
+
+    def __len__(self) -> int:
+        return len(self.filters)
+
+    def __repr__(self) -> str:
+        first = self.filters[0].model
+        return f"<FilterBank: {len(self)} filters of {self.n_particles} particles, model {first!r}>"
+
+    # ---- what it holds -------------------------------------------------------------------------------------
+
+    def _all(self, name: str) -> np.ndarray:
+        return np.array([getattr(pf, name) for pf in self.filters])
+
+    @property
+    def particles(self) -> np.ndarray:
+        """(B, N) or (B, N, d), a copy."""
+        return self._all("particles")
+
+    @property
+    def weights(self) -> np.ndarray:
+        """(B, N), a copy; each row sums to 1."""
+        return self._all("weights")
+
+    @property
+    def log_weights(self) -> np.ndarray:
+        """(B, N), a copy; each row normalised."""
+        return self._all("log_weights")
+
+    @property
+    def log_likelihood(self) -> np.ndarray:
+        """(B,), nats, since the bank was made."""
+        return self._all("log_likelihood")
+
+    @property
+    def ess(self) -> np.ndarray:
+        """(B,)"""
+        return self._all("ess")
+
+    # ---- one step ------------------------------------------------------------------------------------------
+
+    def predict(self, u: Any = None, *, each: bool = False) -> None:
+        """``ParticleFilter.predict`` of every filter; with ``each``, u[b] is the input of filter b."""
+        for pf, v in zip(self.filters, self._each(u, each), strict=True):
+            pf.predict(v)
+
+    def update(self, y: Any, *, each: bool = False) -> StepResult:
+        """``ParticleFilter.update`` of every filter: a StepResult of arrays (B,)."""
+        results = []
+        for b, (pf, v) in enumerate(zip(self.filters, self._each(y, each), strict=True)):
+            results.append(_named(b, pf.update, v))
+        return StepResult(*(np.array(column) for column in zip(*results, strict=True)))  # type: ignore[arg-type]
+
+    def step(self, y: Any, u: Any = None, *, each: bool = False) -> StepResult:
+        """``predict(u)``, then ``update(y)``."""
+        self.predict(u, each=each)
+        return self.update(y, each=each)
+
+    def _each(self, value: Any, each: bool) -> Sequence[Any]:
+        if not each or value is None:
+            return [value] * len(self)
+        if len(value) != len(self):
+            raise ValueError(
+                f"{len(value)} given for {len(self)} filters; with each=True there is one a filter"
+            )
+        return value
+
+    # ---- a series ------------------------------------------------------------------------------------------
+
+    def run(
+        self, observations: Any, inputs: Any = None, *, each: bool = False, store: Any = ("mean", "variance")
+    ) -> BankResult:
+        """Filter one series with all filters, or one series each.
+
+        Parameters
+        ----------
+        observations, inputs : as for ``ParticleFilter.run``
+            With ``each`` a sequence of B such series; shorter series may be filled up with NaN.
+        store : as for ``ParticleFilter.run``
+
+        Raises
+        ------
+        FilterCollapse, InvalidWeight
+            As ``ParticleFilter.run``; the exception's ``filter`` is the index of the filter.
+        """
+        series, moves = self._each(observations, each), self._each(inputs, each)
+        if each and len({len(s) for s in series}) > 1:
+            lengths = ", ".join(str(n) for n in sorted({len(s) for s in series}))
+            raise ValueError(f"series of different lengths ({lengths}): fill the shorter ones up with NaN")
+        whole = self._run_compiled(observations, inputs, each, store)
+        if whole is not None:
+            return whole
+        if not each and not hasattr(observations, "__len__"):
+            series = [list(observations)] * len(self)
+        return BankResult(
+            [
+                _named(b, pf.run, y, u, store=store)
+                for b, (pf, y, u) in enumerate(zip(self.filters, series, moves, strict=True))
+            ]
+        )
+
+    def _run_compiled(self, observations, inputs, each, store) -> BankResult | None:
+        """All filters in one call; None, nothing done, if they cannot."""
+        engines = [pf._engine for pf in self.filters]
+        if not all(e is not None and e.whole for e in engines):
+            return None
+        lead = engines[0].compiled
+        kinds = {(e.compiled.functions, e.compiled.params.size, e.compiled.observation_dim) for e in engines}
+        recorders = [Recorder(store, None) for _ in self.filters]
+        names = set(recorders[0].names)
+        if len(kinds) > 1 or recorders[0].functions or names - {"mean", "variance"}:
+            return None
+        if any(pf.timers is not None or pf._unique_next or (names and pf._angle_dims) for pf in self.filters):
+            return None
+        if len({pf._time for pf in self.filters}) > 1:
+            return None
+        tables = [table(s, lead.observation_dim) for s in (observations if each else [observations])]
+        shifts: Any = None
+        if lead.input_dim:
+            if inputs is None:
+                return None
+            shifts = [table(s, lead.input_dim) for s in (inputs if each else [inputs])]
+        for part in (tables, shifts):
+            if part is not None and (any(t is None for t in part) or len({len(t) for t in part}) > 1):
+                return None
+        if len(tables[0]) == 0 or (shifts is not None and len(shifts[0]) != len(tables[0])):
+            return None
+        if not all(e._knows(self.filters[0]._time + len(tables[0])) for e in engines):
+            return None
+        return self._loop(np.array(tables), None if shifts is None else np.array(shifts), recorders)
+
+    def _loop(self, y, u, recorders) -> BankResult:
+        self._settle()
+        B, length, d = len(self), y.shape[1], self._x.shape[1]
+        out = StepArrays(
+            np.zeros((B, length)),
+            np.zeros((B, length)),
+            np.zeros((B, length), np.bool_),
+            np.zeros((B, length), np.int64),
+        )
+        moments = {
+            name: np.empty((B, length, d)) if name in recorders[0].names else None
+            for name in ("mean", "variance")
+        }
+        from_equal = [pf._from_equal for pf in self.filters]
+        chunk = max(1, CHUNK * 32 // (self.n_particles * B))
+        begin = 0
+        while begin < length:
+            end = min(length, begin + chunk)
+            done, failed = self._advance(y, u, out, moments, begin, end)
+            for b in np.flatnonzero(failed):
+                self._finish(b, int(begin + done[b]), end, y, u, out, moments)
+                self._settle()
+            begin = end
+        results = []
+        for b, (pf, recorder) in enumerate(zip(self.filters, recorders, strict=True)):
+            for name, rows in moments.items():
+                if rows is not None:
+                    recorder.values[name] = rows[b, :, 0] if pf._scalar else rows[b]
+            steps = StepArrays(*(column[b] for column in out))
+            results.append(pf._result(steps, recorder, None, from_equal[b]))
+        return BankResult(results)
+
+    def _settle(self) -> None:
+        """Particles of every filter into one array (B, d, N), drawn if need be; likewise what else has moved.
+        """
+        for pf in self.filters:
+            if pf._x is None:
+                pf._draw_initial(None)
+        shape = (len(self), *self.filters[0]._x.shape)
+        if self._x is None:
+            self._x, self._x_next = np.empty(shape, self.dtype), np.empty(shape, self.dtype)
+            self._ints = np.empty((shape[0], shape[2]), np.uint32)
+        for b, pf in enumerate(self.filters):
+            x, w, ints = self._x[b], self._w[b], self._ints[b]
+            if _address(pf._x) != _address(x):
+                x[:] = pf._x
+            if _address(pf._w) != _address(w):
+                w[:] = pf._w
+            if pf._ints is not None and _address(pf._ints) != _address(ints):
+                ints[:] = pf._ints
+                pf._ints = ints
+            pf._x, pf._x_next, pf._w, pf._w_next = x, self._x_next[b], w, self._w_next[b]
+
+    def _advance(self, y, u, out, moments, begin, end):
+        """Steps begin .. end - 1 of all filters: (steps done, whether the next was predicted but not
+        weighed).
+        """
+        filters = self.filters
+        if self._stepper is None:
+            c = filters[0]._engine.compiled
+            self._stepper = _cpu.Stepper(
+                c.functions,
+                np.array([pf._engine.compiled.params for pf in filters]),
+                np.array([pf._streams.key for pf in filters]),
+                self.n_particles,
+                c.state_dim or 1,
+                c.noise_dim,
+                c.observation_dim,
+                c.input_dim,
+                self.dtype,
+                filters[0].lse,
+                filters[0]._resample_below,
+                self.n_threads,
+            )
+        resample_next = np.array([pf._resample_next for pf in filters], np.uint8)
+        have_ints = np.array([pf._ints is not None for pf in filters], np.uint8)
+        from_equal = np.array([pf._from_equal for pf in filters], np.uint8)
+        ess = np.array([pf._ess for pf in filters])
+        done, failed, x_swapped, w_swapped = self._stepper.run(
+            self._x,
+            self._x_next,
+            self._log_w,
+            self._joint,
+            self._w,
+            self._w_next,
+            self._ancestors,
+            self._ints,
+            filters[0]._time,
+            resample_next,
+            have_ints,
+            from_equal,
+            ess,
+            y,
+            u,
+            out.increment,
+            out.ess,
+            out.resampled.view(np.uint8),
+            out.n_unique,
+            *moments.values(),
+            begin,
+            end,
+        )
+        for b, pf in enumerate(filters):
+            if x_swapped[b]:
+                pf._x, pf._x_next = pf._x_next, pf._x
+            if w_swapped[b]:
+                pf._w, pf._w_next = pf._w_next, pf._w
+            pf._time += int(done[b]) + bool(failed[b])
+            pf._resample_next, pf._from_equal = bool(resample_next[b]), bool(from_equal[b])
+            pf._ints = self._ints[b] if have_ints[b] else None
+            pf._ess = float(ess[b])
+            pf._resampled, pf._n_unique = self._stepper.last(b)
+            pf._collapsed = False
+            for increment in out.increment[b, begin : begin + done[b]].tolist():
+                pf._log_likelihood += increment
+        if x_swapped.all():
+            self._x, self._x_next = self._x_next, self._x
+        if w_swapped.all():
+            self._w, self._w_next = self._w_next, self._w
+        if failed.any() or x_swapped.any() != x_swapped.all() or w_swapped.any() != w_swapped.all():
+            self._settle()
+        return done, failed
+
+    def _finish(self, b, k, end, y, u, out, moments) -> None:
+        """Filter b, which stopped at step k with nothing but impossible weights, up to step `end`."""
+        pf = self.filters[b]
+        rows, shifts = y[b if len(y) > 1 else 0], None if u is None else u[b if len(u) > 1 else 0]
+        store = tuple(name for name, values in moments.items() if values is not None)
+        result = _named(b, pf._update, rows[k] if rows.shape[1] > 1 else float(rows[k, 0]), None)
+        for column, value in zip(out, result, strict=True):
+            column[b, k] = value
+        summary = Recorder(store, 1)
+        if store:
+            summary.record(pf.particles, pf.weights, pf._log_w, pf._angle_dims, 0)
+        for name in store:
+            moments[name][b, k] = summary.values[name][0]
+        if k + 1 < end:
+            rest = _named(
+                b, pf.run, rows[k + 1 : end], None if shifts is None else shifts[k + 1 : end], store=store
+            )
+            for name, column in zip(("increment", "ess", "resampled", "n_unique"), out, strict=True):
+                column[b, k + 1 : end] = getattr(rest, name)
+            for name in store:
+                moments[name][b, k + 1 : end] = getattr(rest, name).reshape(end - k - 1, -1)
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _named(b: int, call: Any, *arguments: Any, **keywords: Any) -> Any:
+    """The call; a failure in it learns which filter it is of."""
+    try:
+        return call(*arguments, **keywords)
+    except (FilterCollapse, InvalidWeight) as error:
+        error.filter = b  # type: ignore[union-attr]
+        raise

@@ -72,11 +72,11 @@ __all__ = [
     "log_normalize",
     "logcumsumexp",
     "logsumexp",
-    "override_torch",
     "plots",
     "resample",
 ]
 
+# not in __all__: "from pfkit import *" must work without torch, and not import it where it is there
 _NEEDS_TORCH = {"override_torch": "pfkit.lse.torch_op"}
 
 
@@ -90,4 +90,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_NEEDS_TORCH})

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["count", "float_dtype", "is_missing", "real_array"]
+__all__ = ["count", "float_dtype", "is_missing", "real_array", "unmasked"]
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
@@ -63,3 +63,8 @@ def is_missing(y: Any) -> bool:
             return False
         return bool(np.isnan(y).all())
     return False
+
+
+def unmasked(y: np.ma.MaskedArray) -> np.ndarray:
+    """A masked array as a plain one with NaN where it is masked: what models understand as missing."""
+    return y.astype(np.result_type(y.dtype, np.float32)).filled(np.nan)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pfkit.filters.arguments import unmasked
 from pfkit.models.linear_gaussian import LinearGaussian, LocalLevel
 
 Array = NDArray[np.float64]
@@ -142,6 +143,8 @@ class _LinearModel:
 
 
 def _filter(model: _LinearModel, observations: ArrayLike | Sequence) -> KalmanResult:
+    if isinstance(observations, np.ma.MaskedArray):
+        observations = unmasked(observations)
     ys = list(observations)  # type: ignore[arg-type]
     steps, d = len(ys), len(model.m0)
     increment = np.zeros(steps)
@@ -172,8 +175,10 @@ def _update(m: Array, p: Array, y: Array, h: Array, r: Array) -> tuple[float, Ar
 
 
 def _observation(y, t: int, p: int) -> Array:
-    if y is None:
+    if y is None or y is np.ma.masked:
         return np.full(p, np.nan)
+    if isinstance(y, np.ma.MaskedArray):
+        y = unmasked(y)
     a = np.asarray(y, dtype=np.float64)
     if a.shape != (p,) and not (a.shape == () and p == 1):
         raise ValueError(f"observation {t} must have shape {(p,)}, got {a.shape}")

@@ -29,6 +29,11 @@ def mean_and_variance(
     """
     x, rows, w = _rows(particles, weights)
     mean, spread = _cpu.moments(rows, w, None, variance)
+    if not np.isfinite(mean).all() and w.any():
+        # 0 times an infinite state is NaN, but a particle of weight 0 has no part in a mean
+        alive = w > 0
+        rows, w = np.ascontiguousarray(rows[:, alive]), w[alive]
+        mean, spread = _cpu.moments(rows, w, None, variance)
     for k in angle_dims:
         mean[k] = circular_mean(rows[k], w)
         if variance:

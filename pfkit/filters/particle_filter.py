@@ -34,7 +34,7 @@ import pfkit_ext._cpu as _cpu
 
 from .. import timing
 from . import checkpoint
-from .arguments import count, float_dtype, is_missing, real_array
+from .arguments import count, float_dtype, is_missing, real_array, unmasked
 from .errors import CollapseWarning, FilterCollapse, InvalidWeight
 from .moments import mean_and_variance, weighted_quantile
 from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
@@ -81,7 +81,8 @@ class ParticleFilter:
     Notes
     -----
     Missing observations: ``y`` None, NaN, or all NaN (or empty, or wholly masked) is predicted through; the
-    increment is exactly 0 and the weights stay. What partly NaN means is up to the model.
+    increment is exactly 0 and the weights stay. What partly NaN means is up to the
+    model, to which a partly masked array comes with NaN where it is masked.
 
     After ``InvalidWeight``, or a collapse, the filter holds the predicted particles and the weights from
     before the observation, and may go on. An exception out of the model leaves the step to be repeated, with
@@ -344,6 +345,8 @@ class ParticleFilter:
             raise RuntimeError("update() before the first predict(): there are no particles yet")
         if is_missing(y):
             return StepResult(0.0, self._ess, self._resampled, self._n_unique)
+        if isinstance(y, np.ma.MaskedArray):
+            y = unmasked(y)
         n = self.n_particles
         start = perf_counter_ns() if timers is not None else 0
         g = None if self._engine is None else self._engine.weigh(self, y)
@@ -376,7 +379,8 @@ class ParticleFilter:
 
     def _failed(self, y: Any, g: np.ndarray) -> StepResult:
         """Log-weights all -inf, or one of them NaN or +inf. What held before the observation stands."""
-        invalid = np.flatnonzero(np.isnan(g) | (g == np.inf))
+        with np.errstate(over="ignore"):  # a finite float64 may be infinite in the filter's float32
+            invalid = np.flatnonzero(~(g.astype(self.dtype) < np.inf))
         if invalid.size:
             j = int(invalid[0])
             state = float(self._x[0, j]) if self._scalar else self._x[:, j].copy()

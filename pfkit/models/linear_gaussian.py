@@ -57,6 +57,8 @@ class LocalLevel(StateSpaceModel):
         return noise
 
     def log_likelihood(self, y, x, t):
+        if np.ndim(y) and np.size(y) != 1:  # (n,) would pass for one observation a particle
+            raise ValueError(f"observation must be one number, got shape {np.shape(y)}")
         # scaled before squaring, a residual of any size gives its finite square or -inf, never NaN
         with np.errstate(over="ignore"):
             z = np.subtract(y, x, dtype=x.dtype)

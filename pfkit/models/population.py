@@ -98,4 +98,5 @@ class ThetaLogistic(ScalarState, StateSpaceModel):
 
     def _mean(self, x):
         x = np.asarray(x, dtype=np.float64)
-        return x + self.tau0 - self.tau1 * np.exp(self.tau2 * x)
+        with np.errstate(over="ignore"):  # a state that runs away becomes -inf or inf, of likelihood 0
+            return x + self.tau0 - self.tau1 * np.exp(self.tau2 * x)

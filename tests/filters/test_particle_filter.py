@@ -321,7 +321,6 @@ PRESENT = [
     np.array([np.nan, 1.0]),
     "nan",
     {"range": np.nan},
-    np.ma.masked_array([1.0, 2], mask=[1, 0]),
 ]
 
 

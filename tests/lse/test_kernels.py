@@ -93,9 +93,10 @@ def test_import_needs_neither_torch_nor_matplotlib():
 
 def test_public_names():
     needs_torch = pfkit._NEEDS_TORCH
-    for name in set(pfkit.__all__) - set(needs_torch):
+    for name in pfkit.__all__:
         assert getattr(pfkit, name) is not None
-    assert set(pfkit.__all__) <= set(dir(pfkit))
-    assert set(needs_torch) <= set(pfkit.__all__)
+    assert {*pfkit.__all__, *needs_torch} <= set(dir(pfkit))
+    # "from pfkit import *" neither needs torch nor loads it
+    assert not set(needs_torch) & set(pfkit.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pfkit.nothing

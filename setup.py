@@ -74,11 +74,11 @@ class BuildExt(build_ext):
                 extra_postargs=flags
                 + warn
                 + levels[level]
-                + (["-O2"] if level == "portable" and not msvc else []),
+                + (["-O1"] if level == "portable" and not msvc else []),
                 depends=depends,
             )
 
-        # The portable level, the fallback of old processors, takes most of the time: -O2 halves it, and
+        # The portable level, the fallback of old processors, takes most of the time: -O1 halves it, and
         # the others are compiled beside it.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [o for compiled in pool.map(compile_level, levels) for o in compiled]

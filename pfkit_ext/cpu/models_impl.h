@@ -16,7 +16,7 @@ PF_INLINE void M(put)(T *p, V a, int64_t count)
         return;
     }
     M(store)(t, a);
-    memcpy(p, t, (size_t)count * sizeof(T));
+    for (int k = 0; k < LANES && k < count; k++) p[k] = t[k];
 }
 #define C(v) M(set1)((T)(v))
 #define EACH_VECTOR for (int64_t j = 0, count = n; j < n; j += LANES, count -= LANES)

@@ -313,8 +313,8 @@ def markdown(result: dict[str, Any]) -> str:
     torch = f", torch {about['torch']}" if about["torch"] else ""
     about_text = (
         f"Nanoseconds an element, Python call included, one thread ({about['processor']}, "
-        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights of "
-        "standard deviation 5; in brackets the largest error in nats over many inputs. `numpy` is "
+        f"{about['simd_level']}; NumPy {about['numpy']}, SciPy {about['scipy']}{torch}), normal log-weights "
+        "of standard deviation 5; in brackets the largest error in nats over many inputs. `numpy` is "
         "`m + log(exp(x - m).sum())`, `np.max` the floor."
     )
     said = [

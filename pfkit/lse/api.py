@@ -95,8 +95,8 @@ def logsumexp(
     >>> float(pfkit.logsumexp([1000.0, 1000.0]))
     1000.6931471805599
     >>> value, sign = pfkit.logsumexp([1.0, 2.0], b=[1, -1], return_sign=True)
-    >>> float(value), float(sign)
-    (1.541324854612918, -1.0)
+    >>> round(float(value), 12), float(sign)
+    (1.541324854613, -1.0)
     """
     if type(a) is _ndarray and b is None and out is None and not (keepdims or return_sign):
         try:

@@ -241,7 +241,7 @@ class FilterBank:
 
     def _run_compiled(self, observations, inputs, each, store) -> BankResult | None:
         """All filters in one call; None, nothing done, if they cannot."""
-        engines = [pf._engine for pf in self.filters]
+        engines: list[Any] = [pf._engine for pf in self.filters]
         if not all(e is not None and e.whole for e in engines):
             return None
         lead = engines[0].compiled
@@ -254,7 +254,8 @@ class FilterBank:
             return None
         if len({pf._time for pf in self.filters}) > 1:
             return None
-        tables = [table(s, lead.observation_dim) for s in (observations if each else [observations])]
+        series = observations if each else [observations]
+        tables: list[Any] = [table(s, lead.observation_dim) for s in series]
         shifts: Any = None
         if lead.input_dim:
             if inputs is None:
@@ -288,7 +289,7 @@ class FilterBank:
         while begin < length:
             end = min(length, begin + chunk)
             done, failed = self._advance(y, u, out, moments, begin, end)
-            for b in np.flatnonzero(failed):
+            for b in np.flatnonzero(failed).tolist():
                 self._finish(b, int(begin + done[b]), end, y, u, out, moments)
                 self._settle()
             begin = end
@@ -302,8 +303,7 @@ class FilterBank:
         return BankResult(results)
 
     def _settle(self) -> None:
-        """Particles of every filter into one array (B, d, N), drawn if need be; likewise what else has moved.
-        """
+        """Particles of every filter into one array (B, d, N), drawn if need be; likewise what else has moved."""
         for pf in self.filters:
             if pf._x is None:
                 pf._draw_initial(None)
@@ -328,10 +328,11 @@ class FilterBank:
         """
         filters = self.filters
         if self._stepper is None:
-            c = filters[0]._engine.compiled
+            engines: list[Any] = [pf._engine for pf in filters]
+            c = engines[0].compiled
             self._stepper = _cpu.Stepper(
                 c.functions,
-                np.array([pf._engine.compiled.params for pf in filters]),
+                np.array([engine.compiled.params for engine in engines]),
                 np.array([pf._streams.key for pf in filters]),
                 self.n_particles,
                 c.state_dim or 1,

@@ -37,6 +37,7 @@ from . import checkpoint
 from .arguments import count, float_dtype, is_missing, real_array, unmasked
 from .errors import CollapseWarning, FilterCollapse, InvalidWeight
 from .moments import mean_and_variance, weighted_quantile
+from .precision import replicates
 from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
 from .resampling import check_ancestors, check_scheme
 from .result import FilterResult, Recorder, StepArrays, StepResult
@@ -441,6 +442,7 @@ class ParticleFilter:
         timers = self.timers or timing.active()
         steps: Any = []
         from_equal = self._from_equal
+        repeat = replicates(self, observations, inputs)
         u_of = None if inputs is None else iter(inputs)
         try:
             if self._engine is not None and timers is None:
@@ -472,9 +474,9 @@ class ParticleFilter:
         except (FilterCollapse, InvalidWeight) as error:
             error.result = self._result(steps, recorder, timers, from_equal)
             raise
-        return self._result(steps, recorder, timers, from_equal)
+        return self._result(steps, recorder, timers, from_equal, repeat)
 
-    def _result(self, steps, recorder, timers, from_equal) -> FilterResult:
+    def _result(self, steps, recorder, timers, from_equal, repeat=None) -> FilterResult:
         if isinstance(steps, StepArrays):
             resampled, increments, length = int(steps.resampled.sum()), steps.increment, len(steps.increment)
         else:
@@ -482,7 +484,7 @@ class ParticleFilter:
             increments = np.array([step.increment for step in steps])
         segments = resampled + (1 if from_equal else 2)
         bound = partial(error_bound, self.lse, self.n_particles, self.dtype, increments, segments)
-        return FilterResult(steps, recorder.arrays(length), self.n_particles, timers, bound)
+        return FilterResult(steps, recorder.arrays(length), self.n_particles, timers, bound, repeat)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -77,6 +78,7 @@ class FilterResult:
         n_particles: int,
         timings: Any,
         error_bound: Callable[[], float],
+        standard_error: Callable[[], float] | None = None,
     ):
         if not isinstance(steps, StepArrays):
             steps = StepArrays(
@@ -90,6 +92,8 @@ class FilterResult:
         self.n_particles = n_particles
         self.timings = timings
         self._error_bound = error_bound
+        self._standard_error = standard_error
+        self._se: float | None = None
         self.stored = {k: v for k, v in stored.items() if k not in STORABLE}
         for name in STORABLE:
             if name in stored:
@@ -104,6 +108,17 @@ class FilterResult:
     def lse_error_bound(self) -> float:
         """Bound on the error of the log-sum-exps in ``log_likelihood``, nats; see ``weighing``."""
         return self._error_bound()
+
+    @property
+    def log_likelihood_se(self) -> float:
+        """Standard error of ``log_likelihood`` over random seeds, nats, from replicates; see ``precision``.
+
+        Computed when first read, at the cost of 20 runs. NaN if a replicate collapses, or if the run cannot
+        be repeated: it went on from an earlier one, or its observations could be read only once.
+        """
+        if self._se is None:
+            self._se = math.nan if self._standard_error is None else self._standard_error()
+        return self._se
 
     def __len__(self) -> int:
         return len(self.increment)

@@ -76,7 +76,7 @@ def vector(value: Any, dim: int) -> np.ndarray | None:
 def _unmasked(value: Any) -> Any:
     """Masked numbers as NaN."""
     if isinstance(value, np.ma.MaskedArray):
-        return value.astype(np.float64).filled(np.nan)
+        return np.ma.filled(value.astype(np.float64), np.nan)
     return value
 
 

@@ -2,6 +2,7 @@
 
 from .api import LogNormalized, log_normalize, logcumsumexp, logsumexp
 from .kernels import Kernel, explain, kernels
+from .override import override_scipy
 from .state import LSEState
 
 __all__ = [
@@ -13,4 +14,5 @@ __all__ = [
     "log_normalize",
     "logcumsumexp",
     "logsumexp",
+    "override_scipy",
 ]

@@ -27,7 +27,7 @@ $(VENV)/.built: $(SOURCES) | $(BIN)/python
 	@touch $@
 
 $(VENV)/.tested: $(VENV)/.built
-	$(BIN)/pip install -q "pytest>=8" "hypothesis>=6.100" "mpmath>=1.3" "ruff>=0.6" "mypy>=1.11" pandas
+	$(BIN)/pip install -q "pytest>=8" "hypothesis>=6.100" "mpmath>=1.3" "ml_dtypes>=0.4" "ruff>=0.6" "mypy>=1.11" pandas
 	sh tools/install_torch.sh $(BIN)/python
 	@touch $@
 

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import pfkit
 
 INF, NAN = math.inf, math.nan
 COMPILED = ["fuse", "int", "int-pairwise"]
-KERNELS = [*COMPILED, "numpy", "scipy"]
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+KERNELS = [*COMPILED, "numpy", "scipy", pytest.param("torch", marks=NEEDS_TORCH)]
 FLOATS = ["float32", "float64"]
 
 

@@ -1,6 +1,7 @@
 """log_normalize: weights, log-sum-exp and effective sample size."""
 
 import warnings
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 import pfkit
 
 INF, NAN = np.inf, np.nan
-KERNELS = ["fuse", "int", "int-pairwise", "numpy", "scipy"]
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+KERNELS = ["fuse", "int", "int-pairwise", "numpy", "scipy", pytest.param("torch", marks=NEEDS_TORCH)]
 
 
 def tolerance(lse, dtype):

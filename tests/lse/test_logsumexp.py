@@ -2,6 +2,7 @@
 
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from scipy.special import logsumexp as scipy_logsumexp
 import pfkit
 from pfkit.lse import blocks, weighted
 
-KERNELS = ["fuse", "int", "int-pairwise", "numpy", "scipy"]
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+KERNELS = ["fuse", "int", "int-pairwise", "numpy", "scipy", pytest.param("torch", marks=NEEDS_TORCH)]
 AXES = [None, 0, 1, 2, -1, (0, 2), (2, 0), (-1, -2), (0, 1, 2), ()]
 LAYOUTS = {
     "C": lambda a: a,

@@ -123,9 +123,18 @@ def exact(name):
     return BUILDERS[name]()
 
 
+class Uncompiled(StateSpaceModel):
+    """A model's Python methods alone, whatever it offers in compiled form."""
+
+    def __init__(self, model):
+        self.initial, self.transition = model.initial, model.transition
+        self.log_likelihood, self.state_dim = model.log_likelihood, model.state_dim
+
+
 @functools.lru_cache(maxsize=4)
-def runs(name, lse, seeds):
+def runs(name, lse, seeds, compiled=True):
     """Increments, means and variances of one bootstrap run a seed: (R, T), (R, T, ...), (R, T, ...)."""
     case = exact(name)
-    results = [ParticleFilter(case.model, case.n_particles, lse=lse, rng=seed).run(case.y) for seed in seeds]
+    model = case.model if compiled else Uncompiled(case.model)
+    results = [ParticleFilter(model, case.n_particles, lse=lse, rng=seed).run(case.y) for seed in seeds]
     return tuple(np.array([getattr(r, key) for r in results]) for key in ("increment", "mean", "variance"))

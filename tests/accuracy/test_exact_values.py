@@ -48,6 +48,16 @@ def test_filtered_moments(case):
     check_moments(model, increments, means, variances)
 
 
+@pytest.mark.parametrize(
+    "name", ["nile", "lg4", "theta-logistic", pytest.param("volatility", marks=pytest.mark.slow)]
+)
+def test_the_python_form_of_the_models(name):
+    """Models that also come compiled, run without."""
+    increments, means, variances = runs(name, "int", SEEDS, compiled=False)
+    check_log_likelihood(exact(name), increments)
+    check_moments(exact(name), increments, means, variances)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lse", KERNELS)
 @pytest.mark.parametrize("name", BUILDERS)

@@ -115,6 +115,22 @@ def test_result_is_consistent(name, lse, dtype, scheme):
 
 
 @every_model
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_weights_are_those_of_the_models_own_densities(name, dtype):
+    """Compiled or not: log-weights are the sums of what the Python `log_likelihood` gives, normalised."""
+    model, y, inputs = MODELS[name]
+    pf = ParticleFilter(model, 64, rng=5, dtype=dtype, ess_threshold=0)
+    result = pf.run(y, inputs, store=("particles", "log_weights"))
+    total = np.zeros(64)
+    for t in range(12):
+        if not np.isnan(y[t]).all():
+            total = total + model.log_likelihood(y[t], result.particles[t], t)
+        expected = total - np.logaddexp.reduce(total)
+        tolerance = 1e-10 if dtype == "float64" else 1e-4
+        np.testing.assert_allclose(result.log_weights[t], expected, rtol=tolerance, atol=tolerance)
+
+
+@every_model
 @every_kernel
 def test_thread_count_changes_nothing(name, lse):
     base = run(name, lse=lse)[1]

@@ -303,7 +303,7 @@ class FilterBank:
         return BankResult(results)
 
     def _settle(self) -> None:
-        """Particles of every filter into one array (B, d, N), drawn if need be; likewise what else has moved."""
+        """Particles of every filter into one array (B, d, N), drawn if need be; likewise their weights."""
         for pf in self.filters:
             if pf._x is None:
                 pf._draw_initial(None)

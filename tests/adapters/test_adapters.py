@@ -95,12 +95,14 @@ def test_indices_in_the_form_of_filterpy():
 
 def test_stonesoup():
     pytest.importorskip("stonesoup")
+    from stonesoup.types.array import StateVectors
     from stonesoup.types.state import ParticleState
 
-    state = ParticleState(np.tile(np.arange(4.0), (2, 1)), weight=np.array([0.1, 0.2, 0.0, 0.7]))
+    vectors = StateVectors(np.tile(np.arange(4.0), (2, 1)))
+    state = ParticleState(vectors, weight=np.array([0.1, 0.2, 0.0, 0.7]))
     chosen = stonesoup_resampler("systematic", rng=1).resample(state)
     assert len(chosen) == 4 and 2.0 not in np.asarray(chosen.state_vector)
-    assert set(np.ravel(chosen.state_vector)) <= {0.0, 1.0, 3.0}
+    assert set(np.asarray(chosen.state_vector, float).ravel().tolist()) <= {0.0, 1.0, 3.0}
     np.testing.assert_allclose(np.exp(chosen.log_weight), 0.25)
     assert len(stonesoup_resampler("multinomial", rng=1).resample(state, 9)) == 9
 

@@ -1,0 +1,208 @@
+"""User models in C, Cython and numba, as the documentation writes them."""
+
+import ctypes
+import math
+import shutil
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+from scipy import LowLevelCallable
+
+from pfkit import CompiledModel, LocalLevel, ParticleFilter, StateSpaceModel
+
+Y = np.cumsum(np.random.default_rng(2).normal(size=30))
+Y[7] = np.nan
+
+C_SOURCE = """
+#include <stdint.h>
+
+void transition(const double *x, const double *noise, const double *u, int64_t t, int64_t n,
+                const double *params, double *x_new)
+{
+    for (int64_t j = 0; j < n; j++) x_new[j] = x[j] + params[0] * noise[j];
+}
+
+void log_likelihood(const double *x, const double *y, int64_t t, int64_t n, const double *params,
+                    double *log_g)
+{
+    for (int64_t j = 0; j < n; j++) {
+        double z = (y[0] - x[j]) / params[1];
+        log_g[j] = -0.5 * z * z - params[2];
+    }
+}
+"""
+
+CYTHON_SOURCE = """
+# cython: language_level=3, cdivision=True
+from libc.stdint cimport int64_t
+
+cdef api void transition(const double *x, const double *noise, const double *u, int64_t t, int64_t n,
+                         const double *params, double *x_new) noexcept nogil:
+    cdef int64_t j
+    for j in range(n):
+        x_new[j] = x[j] + params[0] * noise[j]
+
+cdef api void log_likelihood(const double *x, const double *y, int64_t t, int64_t n, const double *params,
+                             double *log_g) noexcept nogil:
+    cdef int64_t j
+    cdef double z
+    for j in range(n):
+        z = (y[0] - x[j]) / params[1]
+        log_g[j] = -0.5 * z * z - params[2]
+"""
+
+
+class Level(StateSpaceModel):
+    """A local level model that brings its own compiled functions."""
+
+    def __init__(self, sigma_level, sigma_obs, functions, **keywords):
+        self.plain = LocalLevel(sigma_level, sigma_obs)
+        self.functions, self.keywords = functions, keywords
+        self.params = (sigma_level, sigma_obs, math.log(sigma_obs) + 0.5 * math.log(2 * math.pi))
+
+    def initial(self, n, rng):
+        return self.plain.initial(n, rng)
+
+    def transition(self, x, t, rng):
+        raise AssertionError("the compiled function stands for this one")
+
+    def log_likelihood(self, y, x, t):
+        raise AssertionError("the compiled function stands for this one")
+
+    def compiled(self):
+        return CompiledModel(*self.functions, self.params, **self.keywords)
+
+
+def check(functions, **keywords):
+    """The same numbers as the ready model, to rounding."""
+    for threads in (1, 3):
+        pf = ParticleFilter(Level(1.0, 0.7, functions, **keywords), 2000, rng=4, n_threads=threads)
+        result = pf.run(Y)
+        expected = ParticleFilter(LocalLevel(1.0, 0.7), 2000, rng=4).run(Y)
+        np.testing.assert_allclose(result.increment, expected.increment, rtol=0, atol=2e-2)
+        np.testing.assert_allclose(result.increment[0], expected.increment[0], rtol=1e-12)
+        assert pf._engine is not None
+
+
+def compiled_c(folder):
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source, library = folder / "level.c", folder / "level.so"
+    source.write_text(C_SOURCE)
+    subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def c_functions(library):
+    pointer = ctypes.POINTER(ctypes.c_double)
+    move, weigh = library.transition, library.log_likelihood
+    move.restype = weigh.restype = None
+    move.argtypes = [pointer, pointer, pointer, ctypes.c_int64, ctypes.c_int64, pointer, pointer]
+    weigh.argtypes = [pointer, pointer, ctypes.c_int64, ctypes.c_int64, pointer, pointer]
+    return LowLevelCallable(move), LowLevelCallable(weigh)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the example builds a shared library the POSIX way")
+def test_a_model_in_c(tmp_path):
+    check(c_functions(compiled_c(tmp_path)))
+
+
+def test_a_model_in_numba():
+    numba = pytest.importorskip("numba")
+    from numba import carray, types
+
+    real, integer = types.CPointer(types.double), types.int64
+
+    @numba.cfunc(types.void(real, real, real, integer, integer, real, real))
+    def transition(x, noise, u, t, n, params, x_new):
+        x, noise, x_new = carray(x, n), carray(noise, n), carray(x_new, n)
+        for j in range(n):
+            x_new[j] = x[j] + params[0] * noise[j]
+
+    @numba.cfunc(types.void(real, real, integer, integer, real, real))
+    def log_likelihood(x, y, t, n, params, log_g):
+        x, log_g = carray(x, n), carray(log_g, n)
+        for j in range(n):
+            z = (y[0] - x[j]) / params[1]
+            log_g[j] = -0.5 * z * z - params[2]
+
+    check((LowLevelCallable(transition.ctypes), LowLevelCallable(log_likelihood.ctypes)))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the example builds an extension the POSIX way")
+def test_a_model_in_cython(tmp_path):
+    pytest.importorskip("Cython")
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "level_model.pyx").write_text(CYTHON_SOURCE)
+    build = """
+        from Cython.Build import cythonize
+        from setuptools import Extension, setup
+        setup(ext_modules=cythonize([Extension("level_model", ["level_model.pyx"])], quiet=True))
+    """
+    (tmp_path / "setup.py").write_text(textwrap.dedent(build))
+    command = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    sys.path.insert(0, str(tmp_path))
+    try:
+        import level_model
+
+        check([LowLevelCallable.from_cython(level_model, f) for f in ("transition", "log_likelihood")])
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+# ---- what is refused ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def functions(tmp_path_factory):
+    if sys.platform == "win32":
+        pytest.skip("needs a shared library")
+    return c_functions(compiled_c(tmp_path_factory.mktemp("level")))
+
+
+def test_wrong_signatures_are_named(functions):
+    move, weigh = functions
+    with pytest.raises(ValueError, match="log_likelihood has the signature"):
+        CompiledModel(move, move)
+    with pytest.raises(ValueError, match="expected 'void \\(float"):
+        CompiledModel(move, weigh, transition32=move, log_likelihood32=weigh)
+    with pytest.raises(TypeError, match="LowLevelCallable"):
+        CompiledModel(len, weigh)
+    with pytest.raises(TypeError, match="both"):
+        CompiledModel(move, weigh, transition32=move)
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"state_dim": 0}, {"noise_dim": -1}, {"observation_dim": 0}, {"input_dim": 1.5}]
+)
+def test_dimensions_out_of_range(functions, keywords):
+    with pytest.raises(ValueError, match=next(iter(keywords))):
+        CompiledModel(*functions, **keywords)
+
+
+def test_a_model_must_agree_with_its_compiled_form(functions):
+    with pytest.raises(ValueError, match="state_dim None and input_dim 0"):
+        ParticleFilter(Level(1.0, 1.0, functions, state_dim=1), 10)
+    model = Level(1.0, 1.0, functions)
+    model.compiled = lambda: "fast"
+    with pytest.raises(TypeError, match="CompiledModel or None"):
+        ParticleFilter(model, 10)
+
+
+def test_float32_needs_float32_functions(functions):
+    pf = ParticleFilter(Level(1.0, 1.0, functions), 10, dtype="float32")
+    assert pf._engine is None
+    assert CompiledModel(*functions).supports("float64") and not CompiledModel(*functions).supports("float32")
+
+
+def test_ready_models_by_name():
+    with pytest.raises(ValueError, match="no ready compiled model 'walk'"):
+        CompiledModel.ready("walk", (), state_dim=None)
+    assert "local_level" in repr(LocalLevel(1.0, 1.0).compiled())

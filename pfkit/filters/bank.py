@@ -25,7 +25,7 @@ from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
 from .result import FilterResult, Recorder, StepArrays, StepResult
-from .stepping import CHUNK, engine_for, table
+from .stepping import CHUNK, MAX_THREADS, engine_for, table
 
 __all__ = ["BankResult", "FilterBank"]
 
@@ -342,7 +342,7 @@ class FilterBank:
                 self.dtype,
                 filters[0].lse,
                 filters[0]._resample_below,
-                self.n_threads,
+                min(self.n_threads, MAX_THREADS),
             )
         resample_next = np.array([pf._resample_next for pf in filters], np.uint8)
         have_ints = np.array([pf._ints is not None for pf in filters], np.uint8)

@@ -21,6 +21,7 @@ from .result import Recorder, StepArrays
 __all__ = ["Engine", "compiled_model", "engine_for", "table"]
 
 MAX_PARTICLES = 1 << 20
+MAX_THREADS = 256  # as in step.c, which starts at most one a block; each takes scratch memory
 #: Particle-steps between looks at pending signals, a few milliseconds.
 CHUNK = 1 << 20
 
@@ -131,7 +132,7 @@ class Engine:
                 pf.dtype,
                 pf.lse,
                 pf._resample_below,
-                pf.n_threads,
+                min(pf.n_threads, MAX_THREADS),
             )
         return self._stepper
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from pfkit.filters import (
+    FilterBank,
     FilterCollapse,
     InvalidWeight,
     ParticleFilter,
@@ -127,3 +128,14 @@ def test_as_many_numbers_as_particles_are_not_one_observation():
             ParticleFilter(LocalLevel(1.0, 1.0), 10, rng=0).step(y)
     one = ParticleFilter(LocalLevel(1.0, 1.0), 10, rng=0).step(np.array([0.5]))
     assert one == ParticleFilter(LocalLevel(1.0, 1.0), 10, rng=0).step(0.5)
+
+
+def test_more_threads_than_anybody_has():
+    """No scratch memory for threads that are never started, and the same bits."""
+    y = [0.3, -0.1, 0.4]
+    one = ParticleFilter(LocalLevel(1.0, 1.0), 700, rng=0).run(y)
+    many = ParticleFilter(LocalLevel(1.0, 1.0), 700, rng=0, n_threads=10**12).run(y)
+    np.testing.assert_array_equal(one.increment, many.increment)
+    level = LocalLevel(1.0, 1.0)
+    banks = [FilterBank(level, 50, n_filters=3, rng=0, n_threads=k).run(y) for k in (1, 10**12)]
+    np.testing.assert_array_equal(banks[0].increment, banks[1].increment)

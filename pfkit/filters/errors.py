@@ -10,6 +10,8 @@ weights they had before the observation, so a caller may go on with another obse
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 __all__ = ["CollapseWarning", "FilterCollapse", "InvalidWeight"]
@@ -79,3 +81,12 @@ class InvalidWeight(ArithmeticError):
 
 class CollapseWarning(RuntimeWarning):
     """Issued instead of ``FilterCollapse`` under ``on_collapse="warn"``."""
+
+
+def warn_collapse(error: FilterCollapse) -> None:
+    """Issue ``error`` as a warning, at the line outside pfkit that led to it."""
+    level = 1
+    frame = sys._getframe(0)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("pfkit."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(str(error), CollapseWarning, stacklevel=level)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter_ns
@@ -35,7 +34,7 @@ import pfkit_ext._cpu as _cpu
 from .. import timing
 from . import checkpoint
 from .arguments import count, float_dtype, is_missing, real_array, unmasked
-from .errors import CollapseWarning, FilterCollapse, InvalidWeight
+from .errors import FilterCollapse, InvalidWeight, warn_collapse
 from .moments import mean_and_variance, weighted_quantile
 from .precision import replicates
 from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
@@ -390,7 +389,7 @@ class ParticleFilter:
         if self.on_collapse == "raise":
             raise error
         if self.on_collapse == "warn":
-            warnings.warn(str(error), CollapseWarning, stacklevel=4)
+            warn_collapse(error)
         self._collapsed = True
         self._log_likelihood = -math.inf
         return StepResult(-math.inf, 0.0, self._resampled, self._n_unique)

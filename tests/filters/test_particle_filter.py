@@ -410,6 +410,24 @@ def test_collapse_can_be_recorded(policy, lse, dtype):
     assert pf.log_likelihood == -np.inf and pf.ess >= 1 and np.isfinite(pf.weights).all()
 
 
+def test_the_warning_points_at_the_callers_line():
+    def by_run(pf):
+        pf.run([1e200])
+
+    def by_step(pf):
+        pf.step(1e200)
+
+    def by_update(pf):
+        pf.predict()
+        pf.update(1e200)
+
+    for call in (by_run, by_step, by_update):
+        for model in (LocalLevel(1.0, 1.0), uniform_window([0, 1, 2])):  # compiled and not
+            with pytest.warns(pfkit.CollapseWarning) as caught:
+                call(ParticleFilter(model, 3, on_collapse="warn"))
+            assert [w.filename for w in caught] == [__file__]
+
+
 def test_right_after_a_kept_collapse():
     pf = ParticleFilter(uniform_window([0, 1, 2, 3]), 4, on_collapse="keep")
     pf.step(99)

@@ -1,4 +1,4 @@
-"""128-bit arithmetic: the struct twin for compilers without __int128 gives what the native type gives, and both are right."""
+"""128-bit arithmetic: the struct twin of compilers without __int128 gives what the native type does."""
 
 import shutil
 import subprocess
@@ -14,8 +14,9 @@ CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 
 def build_and_run(tmp_path, name, *flags):
     program = tmp_path / name
-    subprocess.run([CC, "-std=c11", "-O1", *flags, f"-I{INCLUDE}", str(HERE / "u128_check.c"), "-o", str(program), "-lm"],
-                   check=True)
+    source = str(HERE / "u128_check.c")
+    command = [CC, "-std=c11", "-O1", *flags, f"-I{INCLUDE}", source, "-o", str(program), "-lm"]
+    subprocess.run(command, check=True)
     return subprocess.run([str(program)], check=True, capture_output=True, text=True).stdout
 
 

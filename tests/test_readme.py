@@ -31,6 +31,8 @@ def test_python_blocks_run_in_order(monkeypatch, capsys):
     assert float(said.split()[0]) == pytest.approx(exact, abs=1.5)
     assert names["log_norm"] == pytest.approx(-999.592394035556, abs=2.1e-5)
     assert names["step"].ess <= 2000.0
+    best = names["levels"][names["log_likelihoods"].argmax()]
+    assert 25.0 <= best <= 50.0  # maximum likelihood: 38.3
     assert abs(names["heading"]) < 0.5
 
 

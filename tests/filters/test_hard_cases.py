@@ -20,7 +20,7 @@ from pfkit.models import BearingsOnly, LinearGaussian, LocalLevel, RangeRobot, R
 from pfkit.models.angles import circular_mean, wrap
 
 DATA = Path(__file__).resolve().parents[2] / "data"
-KERNELS = ("fuse", "int", "int-pairwise", "numpy", "scipy")
+KERNELS = tuple(k.name for k in kernels() if k.device == "cpu" and k.available)
 DTYPES = ("float64", "float32")
 SCHEMES = ("systematic", "stratified", "multinomial", "residual")
 INF = float("inf")

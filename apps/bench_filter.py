@@ -122,7 +122,7 @@ def timed(calls: dict[str, Callable], clock: Callable[[], float], seconds: float
 
 
 def steps_for(n: int) -> int:
-    return int(min(1000, max(10, 2_000_000 // n)))
+    return int(min(1000, max(40, 2_000_000 // n)))
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:

@@ -444,8 +444,8 @@ class ParticleFilter:
         repeat = replicates(self, observations, inputs)
         u_of = None if inputs is None else iter(inputs)
         try:
-            if self._engine is not None and timers is None:
-                whole = self._engine.run(self, observations, inputs, recorder, report, steps)
+            if self._engine is not None:
+                whole = self._engine.run(self, observations, inputs, recorder, report, steps, timers)
                 if whole is not None:
                     steps = whole
                     observations = ()

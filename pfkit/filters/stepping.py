@@ -24,6 +24,8 @@ MAX_PARTICLES = 1 << 20
 MAX_THREADS = 256  # as in step.c, which starts at most one a block; each takes scratch memory
 #: Particle-steps between looks at pending signals, a few milliseconds.
 CHUNK = 1 << 20
+#: Steps from one that is timed phase by phase, and so goes through Python, to the next.
+APART = 32
 
 
 def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
@@ -162,7 +164,14 @@ class Engine:
         return g
 
     def run(
-        self, pf: Any, observations: Any, inputs: Any, recorder: Recorder, report: Any, steps: list
+        self,
+        pf: Any,
+        observations: Any,
+        inputs: Any,
+        recorder: Recorder,
+        report: Any,
+        steps: list,
+        timers: Any = None,
     ) -> StepArrays | None:
         """The whole series in C; None, nothing done, if that cannot be. Failing, it leaves ``steps``."""
         store = set(recorder.names)
@@ -178,12 +187,10 @@ class Engine:
             return None
         if not self._knows(pf._time + len(y)):
             return None
-        if pf._x is None:
-            pf._draw_initial(None)
-        return self._loop(pf, observations, y, u, recorder, report, steps)
+        return self._loop(pf, observations, inputs, y, u, recorder, report, steps, timers)
 
-    def _loop(self, pf, observations, y, u, recorder, report, steps):
-        length, d = len(y), pf._x.shape[0]
+    def _loop(self, pf, observations, inputs, y, u, recorder, report, steps, timers):
+        length, d = len(y), self.compiled.state_dim or 1
         out = StepArrays(
             np.zeros(length), np.zeros(length), np.zeros(length, np.bool_), np.zeros(length, np.int64)
         )
@@ -193,20 +200,36 @@ class Engine:
         chunk = 1 if report else max(1, CHUNK // pf.n_particles)
         k = 0
         while k < length:
-            end = min(length, k + chunk)
-            done, failed = self._advance(pf, y, u, out, moments, k, end)
-            for increment in out.increment[k : k + done].tolist():
-                pf._log_likelihood += increment
-            k += done
-            if failed:
+            timed = timers is not None and timers.steps + 1 >= timers.due
+            failed = False
+            if not timed:
+                if pf._x is None:
+                    pf._draw_initial(None)
+                end = min(length, k + chunk)
+                if timers is not None:
+                    end = min(end, k + timers.due - timers.steps - 1)
+                done, failed = self._advance(pf, y, u, out, moments, k, end)
+                for increment in out.increment[k : k + done].tolist():
+                    pf._log_likelihood += increment
+                k += done
+                if timers is not None:
+                    timers.steps += done + failed
+            if timed or failed:  # one step from Python: to time its phases, or to answer a collapse
                 _keep(recorder, moments, k, pf._scalar)
                 steps[:] = [_row(out, j) for j in range(k)]
-                result = pf._update(observations[k], None)  # raises, or records a collapse
+                clock = None
+                if timed:
+                    clock = timers.turn(pf.n_particles)
+                    if timers.every is None:
+                        timers.due = max(timers.due, timers.steps + APART)
+                    pf._predict(None if inputs is None else inputs[k], clock)
+                result = pf._update(observations[k], clock)
                 for column, value in zip(out, result, strict=True):
                     column[k] = value
-                for name, value in zip(moments, mean_and_variance(pf.particles, pf._w), strict=True):
-                    if moments[name] is not None:
-                        moments[name][k] = value
+                if recorder.names:
+                    for name, value in zip(moments, mean_and_variance(pf.particles, pf._w), strict=True):
+                        if moments[name] is not None:
+                            moments[name][k] = value
                 k += 1
             if report:
                 report(k, length)

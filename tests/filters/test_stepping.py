@@ -324,3 +324,19 @@ def test_progress_is_reported_step_by_step():
         WALK, progress=lambda done, total: seen.append((done, total))
     )
     assert seen == [(k + 1, T) for k in range(T)]
+
+
+@pytest.mark.parametrize("every", [None, 1, 3])
+def test_timers_change_nothing_and_see_every_phase(every):
+    from pfkit import Timers
+
+    y = np.tile(WALK, 6)
+    timers = Timers(every)
+    timed = ParticleFilter(LocalLevel(1.0, 1.0), 700, rng=1, ess_threshold=1, timers=timers)
+    plain = ParticleFilter(LocalLevel(1.0, 1.0), 700, rng=1, ess_threshold=1)
+    assert_same(timed.run(y), plain.run(y), FIELDS)
+    assert_same(timed, plain, STATE)
+    assert timers.steps == len(y) and 1 <= timers.steps_timed <= len(y)
+    if every == 1:
+        phases = {row.phase for row in timers.rows()}
+        assert {"propagate", "likelihood", "lse", "resample", "gather"} <= phases

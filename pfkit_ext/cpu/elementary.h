@@ -1,10 +1,11 @@
 /* exp and log without the C library: the same bits at every SIMD level, platform and compiler.
  *
  * exp, of a distance e >= 0: e^-e as the product of two parts, so that a sum of many takes one fma a term.
- * float64: e^-e = 2^n 2^f, n the nearest integer to -e log2(e), found by adding a large constant whose low bits also carry
- * the exponent bias; s = 2^n from those bits by one shift, p = 2^f a polynomial of degree 11 with p(0) = 1 exactly.
- * float32: steps of 1/8 octave, e^-e = 2^(v/8) 2^(f/8): a table of 2^((v mod 8)/8), held in a register, has (v mod 8) << 20
- * subtracted from each entry, so that adding v << 20 gives exponent and mantissa of s at once; p has degree 3.
+ * float64: e^-e = 2^n 2^f, n the nearest integer to -e log2(e), found by adding a large constant whose low bits also
+ * carry the exponent bias; s = 2^n from those bits by one shift, p = 2^f a polynomial of degree 11, p(0) = 1 exactly.
+ * float32: steps of 1/8 octave, e^-e = 2^(v/8) 2^(f/8): a table of 2^((v mod 8)/8), held in a register, has
+ * (v mod 8) << 20 subtracted from each entry, so that adding v << 20 gives exponent and mantissa of s at once; p has
+ * degree 3.
  * Polynomials: least squares on Chebyshev nodes of |f| <= 1/2, reweighted (Lawson) towards minimax relative error, in
  * 50-digit arithmetic; each coefficient was rounded to its format before the later ones were refitted. Their own error:
  * 2.6e-8 in float32, 4.2e-18 in float64.
@@ -13,13 +14,22 @@
  * Relative error of s p for exact e: float32 1.3e-7 + 1.4e-8 e, float64 2.3e-16 + 1.5e-17 e; the second term is the
  * rounding of log2(e).
  *
- * log. x = 2^e (1 + f), s = f / (2 + f), log(1 + f) = f - (h - s (h + R(s^2))) with h = f^2 / 2, a classical form; R was
- * fitted as above (degree 7, absolute error 2.5e-18). Its parts stay apart so that m + log(x) is rounded only once.
+ * log. x = 2^e (1 + f), s = f / (2 + f), log(1 + f) = f - (h - s (h + R(s^2))) with h = f^2 / 2, a classical form; R
+ * was fitted as above (degree 7, absolute error 2.5e-18). Its parts stay apart so that m + log(x) is rounded only once.
  */
 #ifndef PF_ELEMENTARY_H
 #define PF_ELEMENTARY_H
 
 #include "simd.h"
+
+/* Where a vector is a C array, a copy of the polynomials in every loop would only make the compiler slow. */
+#if defined(PF_LEVEL_AVX512) || defined(PF_LEVEL_AVX2) || defined(PF_LEVEL_NEON)
+#define PF_SHARED PF_INLINE
+#elif defined(_MSC_VER)
+#define PF_SHARED static __declspec(noinline)
+#else
+#define PF_SHARED static __attribute__((noinline, unused))
+#endif
 
 #define EXP_BIAS_F32 0x1p-32f                  /* multiply by these to undo the scale */
 #define EXP_BIAS_F64 0x1p-64
@@ -105,7 +115,7 @@ typedef struct { f32x16 s, p; } exp_parts32;
 typedef struct { f64x16 s, p; } exp_parts64;
 
 /* 2^32 e^-e = s p */
-PF_INLINE exp_parts32 exp_parts_f32(f32x16 e)
+PF_SHARED exp_parts32 exp_parts_f32(f32x16 e)
 {
     const f32x16 rate = f32_set1(EXP_RATE_F32), magic = f32_set1(EXP_MAGIC_F32);
     exp_parts32 r;
@@ -118,7 +128,7 @@ PF_INLINE exp_parts32 exp_parts_f32(f32x16 e)
     return r;
 }
 /* 2^64 e^-e = s p */
-PF_INLINE exp_parts64 exp_parts_f64(f64x16 e)
+PF_SHARED exp_parts64 exp_parts_f64(f64x16 e)
 {
     const f64x16 rate = f64_set1(EXP_RATE_F64), magic = f64_set1(EXP_MAGIC_F64);
     exp_parts64 r;
@@ -189,19 +199,25 @@ PF_INLINE double pf_log1p_rest(double f)
     return -(h - s * fma(R, z, h));
 }
 
-/* m + log(x), rounded once (the error of the parts is below 2^-56 |log x| + 2^-57); x positive, normal and finite. */
-PF_INLINE double pf_add_log(double m, double x)
+/* m + log(x + rest), rounded once, for positive, normal and finite x and |rest| below an ulp of x; the error of the
+ * parts is below 2^-56 |log x| + 2^-57. No branch and no integer conversion: loops over it vectorise. */
+PF_INLINE double pf_add_log_pair(double m, double x, double rest)
 {
-    uint64_t bits;
+    const uint64_t bias = 1023ull << 52;
+    uint64_t bits, e_bits;
     memcpy(&bits, &x, sizeof bits);
-    int64_t e = (int64_t)(bits - LOG_HALF_ROOT) >> 52;
-    bits -= (uint64_t)e << 52;
-    memcpy(&x, &bits, sizeof x);
-    double f = x - 1.0, low = fma((double)e, LOG_LN2_LOW, pf_log1p_rest(f)), high = (double)e * LOG_LN2_HIGH;
+    e_bits = ((bits - LOG_HALF_ROOT + bias) >> 52) | 0x4330000000000000ull;      /* 2^52 + 1023 + e, read as a double */
+    bits -= (e_bits << 52) - bias;
+    double e, y;
+    memcpy(&e, &e_bits, sizeof e);
+    memcpy(&y, &bits, sizeof y);
+    e -= 4503599627371519.0;
+    double f = y - 1.0, high = e * LOG_LN2_HIGH, low = fma(e, LOG_LN2_LOW, pf_log1p_rest(f)) + rest / x;
     double a = high + f, b = a - high, ea = (high - (a - b)) + (f - b);          /* a + ea = high + f exactly */
     double r = m + a, t = r - m, er = (m - (r - t)) + (a - t);                    /* r + er = m + a exactly */
     return r + (er + (ea + low));
 }
+PF_INLINE double pf_add_log(double m, double x) { return pf_add_log_pair(m, x, 0.0); }
 
 /* log(1 + x) for 0 <= x <= sqrt(2) - 1, to full relative precision */
 PF_INLINE double pf_log1p(double x) { return x + pf_log1p_rest(x); }

@@ -9,17 +9,85 @@ PF_INLINE f64x16 fuse_widen_f64(f64x16 a) { return a; }
  * over the rest (e^0 = 1): so each lane is cut into a multiple of 2^-40, whose sums are exact (4096 terms of at most 1,
  * scaled by 2^64), and what is left of it, and the two sums are rounded together, once. float32 has bits to spare. */
 PF_INLINE double fuse_fold_f32(f64x16 a) { return f64_fold_add(a); }
-PF_INLINE double fuse_fold_f64(f64x16 a)
+PF_SHARED double fuse_fold_f64(f64x16 a)
 {
     const f64x16 cut = f64_set1(0x1.8p76);
     f64x16 high = f64_sub(f64_add(a, cut), cut);
     return f64_fold_add(high) + f64_fold_add(f64_sub(a, high));
 }
 
+/* The state of a running sum: exp(reference) (sum + rest), rest being what the additions lost. The reference is the
+ * largest element so far, or at most 1 below it. */
+typedef struct {
+    double reference, sum, rest;
+} fuse_running;
+
+PF_INLINE void running_add(fuse_running *r, double w)
+{
+    double s = r->sum + w, b = s - r->sum;
+    r->rest += (r->sum - (s - b)) + (w - b);
+    r->sum = s;
+}
+static void running_move(fuse_running *r, double reference)
+{
+    double factor = pf_exp(r->reference - reference), s = r->sum * factor;
+    r->rest = fma(r->sum, factor, -s) + r->rest * factor;
+    r->sum = s;
+    r->reference = reference;
+}
+/* A loop of its own, so that compilers vectorise it. */
+static void add_log_16(const double *PF_RESTRICT m, const double *PF_RESTRICT sum, const double *PF_RESTRICT rest,
+                       double *PF_RESTRICT out)
+{
+    for (int k = 0; k < 16; k++) out[k] = pf_add_log_pair(m[k], sum[k], rest[k]);
+}
+/* Element by element: any values. */
+static void running_slow(fuse_running *r, const double *x, size_t n, double *out)
+{
+    for (size_t k = 0; k < n; k++) {
+        double v = x[k];
+        if (v != v || r->reference != r->reference) {
+            r->reference = NAN;
+        } else if (v > r->reference) {
+            if (isfinite(v) && isfinite(r->reference)) running_move(r, v);
+            else r->reference = v;
+            running_add(r, 1.0);
+        } else if (isfinite(r->reference)) {
+            running_add(r, pf_exp(v - r->reference));
+        }
+        out[k] = isfinite(r->reference) ? pf_add_log_pair(r->reference, r->sum, r->rest) : r->reference;
+    }
+}
+/* Sixteen at once, unless a prefix would underflow against the largest of them or something is not finite. */
+static void running_vector(fuse_running *r, f64x16 v, double *out)
+{
+    double x[16], w[16], sum[16], rest[16], m[16];
+    f64_store(x, v);
+    double top = f64_nan_any(f64_nan_note(f64_nan_none(), v)) ? NAN : f64_fold_max(v);
+    double low = isfinite(r->reference) || r->reference != r->reference ? r->reference : x[0];
+    if (!(top < INFINITY && low >= top - 600.0) || !isfinite(low)) {
+        running_slow(r, x, 16, out);
+        return;
+    }
+    if (!isfinite(r->reference)) r->reference = top;
+    else if (top > r->reference + 1.0) running_move(r, top);
+    exp_parts64 a = exp_parts_f64(f64_sub(f64_set1(r->reference), v));
+    f64_store(w, f64_mul(f64_mul(a.s, a.p), f64_set1(EXP_BIAS_F64)));
+    fuse_running s = *r;
+    for (int k = 0; k < 16; k++) {
+        running_add(&s, w[k]);
+        m[k] = s.reference;
+        sum[k] = s.sum;
+        rest[k] = s.rest;
+    }
+    *r = s;
+    add_log_16(m, sum, rest, out);
+}
+
 /* One body for both dtypes. F: f32 or f64; T: float or double. */
 #define FUSE_DEFINE(F, T, BITS, UNSCALE, FAINT)                                                                        \
     /* NaN elements make the result meaningless: the sum finds them */                                                 \
-    PF_INLINE T fuse_max_##F(const T *x, size_t n)                                                                     \
+    PF_SHARED T fuse_max_##F(const T *x, size_t n)                                                                     \
     {                                                                                                                  \
         F##x16 a = F##_set1(-(T)INFINITY), b = a;                                                                      \
         size_t j = 0;                                                                                                  \
@@ -43,16 +111,16 @@ PF_INLINE double fuse_fold_f64(f64x16 a)
         return found;                                                                                                  \
     }                                                                                                                  \
                                                                                                                        \
-    PF_INLINE f64x16 fuse_add_##F(f64x16 sum, F##x16 v, F##x16 m)                                                      \
+    PF_SHARED f64x16 fuse_add_##F(f64x16 sum, F##x16 v, F##x16 m)                                                      \
     {                                                                                                                  \
         exp_parts##BITS t = exp_parts_##F(F##_sub(m, v));                                                              \
         return f64_add(sum, fuse_widen_##F(F##_mul(t.s, t.p)));                                                        \
     }                                                                                                                  \
                                                                                                                        \
     /* sum exp(x - m) of one block, m finite and >= every element; NaN if an element is NaN. Sixteen vectors are       \
-     * summed in the dtype, then join the float64 total of their lane. `ahead`: the block is a whole one and so is the next,  \
-     * whose maximum (as fuse_max) is found on the way, while it comes in from memory. */                              \
-    PF_INLINE double fuse_sum_##F(const T *x, size_t n, T m, int ahead, T *next)                                       \
+     * summed in the dtype, then join the float64 total of their lane. `ahead`: the block is a whole one and so is the \
+     * next, whose maximum (as fuse_max) is found on the way, while it comes in from memory. */                        \
+    PF_SHARED double fuse_sum_##F(const T *x, size_t n, T m, int ahead, T *next)                                       \
     {                                                                                                                  \
         const F##x16 mv = F##_set1(m);                                                                                 \
         f64x16 sum = f64_set1(0.0);                                                                                    \
@@ -135,23 +203,39 @@ PF_INLINE double fuse_fold_f64(f64x16 a)
         return rest;                                                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    PF_INLINE double fuse_value_##F(const T *x, size_t n, pf_fuse_state s)                                             \
+    /* value = maximum + log(total) of finite s, unless one element towers over the rest, and its own value does not   \
+     * hide them: then their sum, not 1 + it */                                                                        \
+    PF_INLINE double fuse_refine_##F(const T *x, size_t n, pf_fuse_state s, double value)                              \
     {                                                                                                                  \
-        if (!isfinite(s.maximum)) return s.maximum;                                                                    \
-        double value = pf_add_log(s.maximum, s.total);                                                                 \
-        /* one element towers over the rest, and its own value does not hide them: their sum, not 1 + it */            \
         if (s.total < 1.03125 && fabs(s.maximum) < 0.03125)                                                            \
-            value = s.maximum + pf_log1p(fuse_rest_##F(x, n, (T)s.maximum));                                           \
+            return s.maximum + pf_log1p(fuse_rest_##F(x, n, (T)s.maximum));                                            \
         return value;                                                                                                  \
     }                                                                                                                  \
+    PF_INLINE double fuse_value_##F(const T *x, size_t n, pf_fuse_state s)                                             \
+    {                                                                                                                  \
+        return isfinite(s.maximum) ? fuse_refine_##F(x, n, s, pf_add_log(s.maximum, s.total)) : s.maximum;             \
+    }                                                                                                                  \
                                                                                                                        \
+    /* The logarithms of sixteen rows are taken at once. */                                                            \
     static void fuse_rows_##F(const T *x, size_t rows, size_t n, size_t step, T *out)                                  \
     {                                                                                                                  \
-        for (size_t r = 0; r < rows; r++, x += step) out[r] = (T)fuse_value_##F(x, n, fuse_state_##F(x, n));           \
+        static const double nothing[16] = {0};                                                                         \
+        for (; rows >= 16 && n <= PF_FUSE_BLOCK; rows -= 16, out += 16) {                                              \
+            double m[16], total[16], value[16];                                                                        \
+            for (int k = 0; k < 16; k++) {                                                                             \
+                pf_fuse_state s = fuse_state_##F(x + (size_t)k * step, n);                                             \
+                m[k] = s.maximum;                                                                                      \
+                total[k] = isfinite(s.maximum) ? s.total : 1.0;                                                        \
+            }                                                                                                          \
+            add_log_16(m, total, nothing, value);                                                                      \
+            for (int k = 0; k < 16; k++, x += step)                                                                    \
+                out[k] = (T)(isfinite(m[k]) ? fuse_refine_##F(x, n, (pf_fuse_state){m[k], total[k]}, value[k]) : m[k]); \
+        }                                                                                                              \
+        for (; rows; rows--, x += step) *out++ = (T)fuse_value_##F(x, n, fuse_state_##F(x, n));                        \
     }                                                                                                                  \
                                                                                                                        \
     /* As fuse_sum; W gets exp(x - m) / UNSCALE, *squares the sum of the squares. */                                   \
-    PF_INLINE double fuse_weights_##F(const T *x, size_t n, T m, T *W, double *squares, int ahead, T *next)            \
+    PF_SHARED double fuse_weights_##F(const T *x, size_t n, T m, T *W, double *squares, int ahead, T *next)            \
     {                                                                                                                  \
         const F##x16 mv = F##_set1(m);                                                                                 \
         f64x16 sum = f64_set1(0.0), square = sum;                                                                      \
@@ -246,18 +330,16 @@ PF_INLINE double fuse_fold_f64(f64x16 a)
                                                                                                                        \
     static void fuse_running_##F(const T *x, size_t n, T *out)                                                         \
     {                                                                                                                  \
-        double maximum = -INFINITY, total = 0.0;                                                                       \
-        for (size_t j = 0; j < n; j++) {                                                                               \
-            double v = (double)x[j];                                                                                   \
-            if (v != v || maximum != maximum) {                                                                        \
-                maximum = NAN;                                                                                         \
-            } else if (v > maximum) {                                                                                  \
-                total = isfinite(v) && total > 0.0 ? total * pf_exp(maximum - v) + 1.0 : 1.0;                          \
-                maximum = v;                                                                                           \
-            } else if (isfinite(maximum)) {                                                                            \
-                total += pf_exp(v - maximum);                                                                          \
-            }                                                                                                          \
-            out[j] = isfinite(maximum) ? (T)pf_add_log(maximum, total) : (T)maximum;                                   \
+        fuse_running r = {-INFINITY, 0.0, 0.0};                                                                        \
+        double y[16];                                                                                                  \
+        size_t j = 0;                                                                                                  \
+        for (; j + 16 <= n; j += 16) {                                                                                 \
+            running_vector(&r, fuse_widen_##F(F##_load(x + j)), y);                                                    \
+            for (int k = 0; k < 16; k++) out[j + k] = (T)y[k];                                                         \
+        }                                                                                                              \
+        if (j < n) {                                                                                                   \
+            running_vector(&r, fuse_widen_##F(F##_load_tail(x + j, n - j, -(T)INFINITY)), y);                          \
+            for (int k = 0; j < n; k++, j++) out[j] = (T)y[k];                                                         \
         }                                                                                                              \
     }
 

@@ -1,6 +1,6 @@
 /* Included by level.c after intlse.c. Integers throughout, so every level gives the same bits. */
+#include "elementary.h"
 #include "pairwise.h"
-#include "simd.h"
 
 /* Segment f >> 13 of the correction: its value at the segment's start (high half, 1/65536 octave) and its slope
  * (low half, 1/16384, signed). Twice over for registers of sixteen. */
@@ -66,7 +66,7 @@ PF_INLINE u32x16 pair_add(u32x16 a, u32x16 b, const uint32_t *table)
     return r;
 }
 #else
-PF_INLINE u32x16 pair_add(u32x16 a, u32x16 b, const uint32_t *table)
+PF_SHARED u32x16 pair_add(u32x16 a, u32x16 b, const uint32_t *table)
 {
     u32x16 r;
     PF_EACH {

@@ -64,12 +64,12 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
     double x[16], w[16], sum[16], rest[16], m[16];
     f64_store(x, v);
     double top = f64_nan_any(f64_nan_note(f64_nan_none(), v)) ? NAN : f64_fold_max(v);
-    double low = isfinite(r->reference) || r->reference != r->reference ? r->reference : x[0];
+    double low = r->reference == -INFINITY ? x[0] : r->reference;
     if (!(top < INFINITY && low >= top - 600.0) || !isfinite(low)) {
         running_slow(r, x, 16, out);
         return;
     }
-    if (!isfinite(r->reference)) r->reference = top;
+    if (r->reference == -INFINITY) r->reference = top;
     else if (top > r->reference + 1.0) running_move(r, top);
     exp_parts64 a = exp_parts_f64(f64_sub(f64_set1(r->reference), v));
     f64_store(w, f64_mul(f64_mul(a.s, a.p), f64_set1(EXP_BIAS_F64)));

@@ -102,6 +102,8 @@ static int32_t pair_fold(u32x16 a)
         stack[depth++] = joined;                                                                                       \
     }
 
+#define PAIR_UNIT 0x1.62e42fefa39efp-17        /* log(2) / 65536 */
+
 #define PAIR_DEFINE(F, T)                                                                                              \
     PF_INLINE u32x16 pair_leaf_##F(F##x16 x, F##x16 m)                                                                 \
     {                                                                                                                  \
@@ -134,7 +136,7 @@ static int32_t pair_fold(u32x16 a)
     {                                                                                                                  \
         for (size_t r = 0; r < rows; r++, x += step) {                                                                 \
             T m = int_max_##F(x, n);                                                                                   \
-            out[r] = isfinite(m) ? (T)((double)m - pair_row_##F(x, n, m) * 1.0576616681273e-05) : m;                   \
+            out[r] = isfinite(m) ? (T)((double)m - pair_row_##F(x, n, m) * PAIR_UNIT) : m;                             \
         }                                                                                                              \
     }
 

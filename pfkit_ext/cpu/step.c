@@ -97,13 +97,13 @@ static size_t step_scratch(int d, int noise_dim, int single, size_t n)
         f->equal = 0;                                                                                                  \
     }                                                                                                                  \
                                                                                                                        \
-    /* weights of f->joint into f->w_next (and f->ints); 0 if the sum is not a finite number */                        \
-    static int step_normalize_##F(pf_filter *f, int weights, double *increment, double *ess)                           \
+    /* weights of f->joint into W (and f->ints); 0 if the sum is not a finite number */                                \
+    static int step_normalize_##F(pf_filter *f, T *W, int weights, double *increment, double *ess)                     \
     {                                                                                                                  \
         const T *joint = (const T *)f->joint;                                                                          \
         if (f->kind == PF_STEP_FUSE) {                                                                                 \
             pf_fuse_norm norm;                                                                                         \
-            fuse_normalize_##F(joint, f->n, (T *)f->w_next, (T *)f->block_max, &norm);                                 \
+            fuse_normalize_##F(joint, f->n, W, (T *)f->block_max, &norm);                                              \
             *increment = (double)(T)norm.log_norm;                                                                     \
             *ess = norm.ess;                                                                                           \
             return isfinite(*increment);                                                                               \
@@ -112,7 +112,7 @@ static size_t step_scratch(int d, int noise_dim, int single, size_t n)
         T m = int_max_##F(joint, f->n);                                                                                \
         if (!isfinite(m)) return 0;                                                                                    \
         weights_int32_##F(joint, f->n, m, f->ints, &norm);                                                             \
-        if (weights) weights_scale32_##F(f->ints, f->n, norm.scale, (T *)f->w_next);                                   \
+        if (weights) weights_scale32_##F(f->ints, f->n, norm.scale, W);                                                \
         f->have_ints = 1;                                                                                              \
         f->total = u128_lo(norm.sum);                                                                                  \
         *increment = (double)(T)norm.log_norm;                                                                         \
@@ -269,15 +269,18 @@ static void step_filter(pf_filter *f, size_t steps, step_team *team, long *round
         }
         if (!missing) {
             const int last = k + 1 == steps, wanted = last || f->mean || f->variance;
-            if (!STEP_CALL(f, step_normalize, f, wanted, &increment, &ess)) {
+            /* equal weights can be written again after a failure; others must survive it */
+            void *W = f->equal ? f->w : f->w_next;
+            if (!STEP_CALL(f, step_normalize, f, W, wanted, &increment, &ess)) {
                 if (f->equal) STEP_CALL(f, step_fill_equal, f);
                 f->status = PF_STEP_FAILED;
                 f->done = k;
                 return;
             }
-            void *w = f->w;
-            f->w = f->w_next;
-            f->w_next = w;
+            if (!f->equal) {
+                f->w_next = f->w;
+                f->w = W;
+            }
             f->ess = ess;
             f->equal = f->from_equal = 0;
             f->resample_next = ess < f->resample_below;

@@ -2,10 +2,12 @@
 
 import ctypes
 import math
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,43 +18,12 @@ from pfkit import CompiledModel, LocalLevel, ParticleFilter, StateSpaceModel
 Y = np.cumsum(np.random.default_rng(2).normal(size=30))
 Y[7] = np.nan
 
-C_SOURCE = """
-#include <stdint.h>
+PAGE = (Path(__file__).parents[2] / "docs" / "compiled-models.md").read_text()
 
-void transition(const double *x, const double *noise, const double *u, int64_t t, int64_t n,
-                const double *params, double *x_new)
-{
-    for (int64_t j = 0; j < n; j++) x_new[j] = x[j] + params[0] * noise[j];
-}
 
-void log_likelihood(const double *x, const double *y, int64_t t, int64_t n, const double *params,
-                    double *log_g)
-{
-    for (int64_t j = 0; j < n; j++) {
-        double z = (y[0] - x[j]) / params[1];
-        log_g[j] = -0.5 * z * z - params[2];
-    }
-}
-"""
-
-CYTHON_SOURCE = """
-# cython: language_level=3, cdivision=True
-from libc.stdint cimport int64_t
-
-cdef api void transition(const double *x, const double *noise, const double *u, int64_t t, int64_t n,
-                         const double *params, double *x_new) noexcept nogil:
-    cdef int64_t j
-    for j in range(n):
-        x_new[j] = x[j] + params[0] * noise[j]
-
-cdef api void log_likelihood(const double *x, const double *y, int64_t t, int64_t n, const double *params,
-                             double *log_g) noexcept nogil:
-    cdef int64_t j
-    cdef double z
-    for j in range(n):
-        z = (y[0] - x[j]) / params[1]
-        log_g[j] = -0.5 * z * z - params[2]
-"""
+def block(language):
+    """The first block in that language of the page on compiled models."""
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.S).group(1)
 
 
 class Level(StateSpaceModel):
@@ -92,7 +63,7 @@ def compiled_c(folder):
     if compiler is None:
         pytest.skip("no C compiler")
     source, library = folder / "level.c", folder / "level.so"
-    source.write_text(C_SOURCE)
+    source.write_text(block("c"))
     subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     return ctypes.CDLL(str(library))
 
@@ -112,25 +83,10 @@ def test_a_model_in_c(tmp_path):
 
 
 def test_a_model_in_numba():
-    numba = pytest.importorskip("numba")
-    from numba import carray, types
-
-    real, integer = types.CPointer(types.double), types.int64
-
-    @numba.cfunc(types.void(real, real, real, integer, integer, real, real))
-    def transition(x, noise, u, t, n, params, x_new):
-        x, noise, x_new = carray(x, n), carray(noise, n), carray(x_new, n)
-        for j in range(n):
-            x_new[j] = x[j] + params[0] * noise[j]
-
-    @numba.cfunc(types.void(real, real, integer, integer, real, real))
-    def log_likelihood(x, y, t, n, params, log_g):
-        x, log_g = carray(x, n), carray(log_g, n)
-        for j in range(n):
-            z = (y[0] - x[j]) / params[1]
-            log_g[j] = -0.5 * z * z - params[2]
-
-    check((LowLevelCallable(transition.ctypes), LowLevelCallable(log_likelihood.ctypes)))
+    pytest.importorskip("numba")
+    names = {}
+    exec(block("python"), names)
+    check(names["functions"])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the example builds an extension the POSIX way")
@@ -138,7 +94,7 @@ def test_a_model_in_cython(tmp_path):
     pytest.importorskip("Cython")
     if shutil.which("cc") is None and shutil.which("gcc") is None:
         pytest.skip("no C compiler")
-    (tmp_path / "level_model.pyx").write_text(CYTHON_SOURCE)
+    (tmp_path / "level_model.pyx").write_text(block("cython"))
     build = """
         from Cython.Build import cythonize
         from setuptools import Extension, setup

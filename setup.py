@@ -59,7 +59,7 @@ class BuildExt(build_ext):
                     "-fno-sanitize-recover=undefined",
                     "-fno-omit-frame-pointer",
                 ]
-                flags += ["-O1", "-g", *sanitize]
+                flags += ["-O1", "-g", "-DPF_SANITIZE", *sanitize]
                 link += sanitize
         warn = [] if msvc else ["-Wall", "-Wextra"]
         if os.environ.get("PFKIT_WERROR") and not msvc:

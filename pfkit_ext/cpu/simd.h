@@ -16,7 +16,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(_MSC_VER)
+#if defined(PF_SANITIZE)                /* instrumented code inlined without limit takes minutes to compile */
+#define PF_INLINE static inline __attribute__((unused))
+#define PF_RESTRICT restrict
+#elif defined(_MSC_VER)
 #define PF_INLINE static __forceinline
 #define PF_RESTRICT __restrict
 #else

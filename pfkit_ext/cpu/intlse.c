@@ -17,6 +17,14 @@ PF_INLINE u32x16 int_index_f64(f64x16 x, f64x16 m)
     return f64_to_index(v);
 }
 
+/* Elements before the first 64-byte boundary. Sums and maxima here have no order, so they may start with a part of a
+ * group: NumPy's large arrays sit 16 bytes past a boundary, where every other vector would straddle two cache lines. */
+static size_t int_head(const void *x, size_t n, size_t size)
+{
+    size_t head = (64 - ((uintptr_t)x & 63)) % 64 / size;
+    return n < 256 || (uintptr_t)x % size ? 0 : head;
+}
+
 static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
 {
     uint64_t lanes[16];
@@ -64,7 +72,12 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
     {                                                                                                                  \
         F##x16 a = F##_set1(-(T)INFINITY), b = a;                                                                      \
         pf_nan_##F nan_a = F##_nan_none(), nan_b = nan_a;                                                              \
-        size_t j = 0;                                                                                                  \
+        size_t j = int_head(x, n, sizeof(T));                                                                          \
+        if (j) {                                                                                                       \
+            F##x16 x0 = F##_load_tail(x, j, -(T)INFINITY);                                                             \
+            nan_a = F##_nan_note(nan_a, x0);                                                                           \
+            a = F##_max(a, x0);                                                                                        \
+        }                                                                                                              \
         for (; j + 32 <= n; j += 32) {                                                                                 \
             F##x16 x0 = F##_load(x + j), x1 = F##_load(x + j + 16);                                                    \
             nan_a = F##_nan_note(nan_a, x0);                                                                           \
@@ -85,8 +98,8 @@ static pf_u128 int_flush(pf_u128 total, pf_acc64 acc)
     {                                                                                                                  \
         pf_u128 total = u128_from64(0);                                                                                \
         const F##x16 mv = F##_set1(m);                                                                                 \
-        for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
-            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                                  \
+        for (size_t start = 0, end = int_head(x, n, sizeof(T)); start < n; start = end) {                              \
+            if (end == start) end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                       \
             pf_acc64 acc = acc64_zero();                                                                               \
             INT_PIPELINE(F, T, x, start, end, INT_ADD, INT_ADD)          \
             total = int_flush(total, acc);                                                                             \

@@ -30,8 +30,8 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
         pf_u128 total = u128_from64(0);                                                                                \
         pf_acc64 sum = acc64_zero(), low = sum, high = sum;                                                            \
         const F##x16 mv = F##_set1(m);                                                                                 \
-        for (size_t start = 0; start < n; start += PF_BLOCK) {                                                         \
-            size_t end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                                  \
+        for (size_t start = 0, end = int_head(x, n, sizeof(T)); start < n; start = end) {                              \
+            if (end == start) end = n - start < PF_BLOCK ? n : start + PF_BLOCK;                                       \
             pf_acc64 logs = acc64_zero();                                                                              \
             INT_PIPELINE(F, T, x, start, end, WEIGHTS_STEP(u32_store(w + j, q)),                                       \
                          WEIGHTS_STEP(u32_store_tail(w + j, q, rest)))                                                 \
@@ -84,6 +84,7 @@ static void weights_scale32_f32(const uint32_t *w, size_t n, double scale, float
 {
     const f64x16 s = f64_set1(scale);
     size_t j = 0;
+    for (const size_t head = int_head(W, n, sizeof *W); j < head; j++) W[j] = (float)((double)w[j] * scale);
     for (; j + 16 <= n; j += 16) u32_scale_store_f32(W + j, w + j, s);
     for (; j < n; j++) W[j] = (float)((double)w[j] * scale);
 }
@@ -91,6 +92,7 @@ static void weights_scale32_f64(const uint32_t *w, size_t n, double scale, doubl
 {
     const f64x16 s = f64_set1(scale);
     size_t j = 0;
+    for (const size_t head = int_head(W, n, sizeof *W); j < head; j++) W[j] = (double)((double)w[j] * scale);
     for (; j + 16 <= n; j += 16) f64_store(W + j, f64_mul(u32_to_f64(u32_load(w + j)), s));
     for (; j < n; j++) W[j] = (double)w[j] * scale;
 }

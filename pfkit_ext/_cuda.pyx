@@ -35,20 +35,23 @@ cdef class Launch:
         Blocks in x and y.
     threads : int
         Threads a block.
+    shared : int
+        Bytes of dynamic shared memory.
     arguments : bytes
         The argument block as the kernel declares it; its first eight 8-byte fields are pointers, filled in by the call.
     """
     cdef void *_function
-    cdef unsigned _x, _y, _threads
+    cdef unsigned _x, _y, _threads, _shared
     cdef size_t _size
     cdef char _arguments[MOST]
 
-    def __init__(self, uintptr_t function, grid, unsigned threads, bytes arguments):
+    def __init__(self, uintptr_t function, grid, unsigned threads, unsigned shared, bytes arguments):
         if len(arguments) > MOST or len(arguments) < 8 * POINTERS:
             raise ValueError(f"arguments must have {8 * POINTERS} to {MOST} bytes, got {len(arguments)}")
         self._function = <void *> function
         self._x, self._y = grid
         self._threads = threads
+        self._shared = shared
         self._size = len(arguments)
         memcpy(self._arguments, <const char *> arguments, self._size)
 
@@ -71,6 +74,6 @@ cdef class Launch:
         block[7] = grad_in
         parameters[0] = block
         with nogil:
-            code = _cu_launch_kernel(self._function, self._x, self._y, 1, self._threads, 1, 1, 0, <void *> stream,
+            code = _cu_launch_kernel(self._function, self._x, self._y, 1, self._threads, 1, 1, self._shared, <void *> stream,
                                      parameters, NULL)
         return code

@@ -27,6 +27,8 @@ from .weighted import FloatSums, IntSums, split_signs, weighted_blocks
 
 _ndarray = np.ndarray
 _lse_1d = _cpu.lse_1d
+_tensor: Any = object  # torch.Tensor, and the function for it, once a tensor has come
+_logsumexp_tensor: Any = None
 _lse_rows = _cpu.lse_rows
 
 
@@ -106,6 +108,8 @@ def logsumexp(
                 return _lse_rows(a, lse)
         except (TypeError, ValueError):
             pass  # not contiguous rows of a native float, or not a compiled kernel
+    if type(a) is _tensor and b is None and not return_sign:
+        return _logsumexp_tensor(a, axis, keepdims, lse, out)
     if is_tensor(a) or is_tensor(b):
         return _of_tensors(a, axis, b, keepdims, return_sign, lse, out)
     check_name(lse)
@@ -168,13 +172,16 @@ def _unweighted(a: np.ndarray, axes: tuple[int, ...], lse: str, work: np.dtype) 
 
 def _of_tensors(a: Any, axis: Any, b: Any, keepdims: bool, return_sign: bool, lse: str, out: Any) -> Any:
     """Hand torch tensors to the differentiable operator, which takes over devices, dtypes and ``out=``."""
-    from .torch_op import logsumexp_tensor  # imports torch
+    global _tensor, _logsumexp_tensor
+    if _logsumexp_tensor is None:
+        from .torch_op import _Tensor as _tensor  # imports torch
+        from .torch_op import logsumexp_tensor as _logsumexp_tensor
 
     if b is not None or return_sign:
         raise TypeError(
             "coefficients b and return_sign are for NumPy arrays; fold b into a tensor as a + b.log()"
         )
-    return logsumexp_tensor(a, dim=axis, keepdim=keepdims, lse=lse, out=out)
+    return _logsumexp_tensor(a, axis, keepdims, lse, out)
 
 
 def logcumsumexp(a: Any, axis: int = -1, *, lse: str = "fuse") -> np.ndarray:

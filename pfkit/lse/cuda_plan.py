@@ -28,6 +28,15 @@ Pairs = list[tuple[int, int]]
 DIMS = 6
 BYTES = (4, 8, 2, 2)  # float32, float64, float16, bfloat16
 SHORT_THREADS = 128
+PAIRWISE = ("int-pairwise", "int16")
+
+#: Source file and macro of each kernel; "fuse16" is "fuse" on 16-bit input.
+SOURCES = {
+    "fuse": ("fuselse.cu", ""),
+    "int": ("intlse.cu", ""),
+    "int-pairwise": ("pairwise.cu", ""),
+    "int16": ("pairwise.cu", "PFKIT_TENTH"),
+}
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,9 @@ def reduction(
     out_dtype: int,
     exact_total: bool = False,
 ) -> Plan:
-    """The plan of kernel `lse` ("fuse" or "int") for a layout with at least one row and one term.
+    """The plan of kernel `lse` for a layout with at least one row and one term.
+
+    The pairwise kernels take contiguous rows only.
 
     Parameters
     ----------
@@ -129,13 +140,14 @@ def reduction(
     exact_total : bool
         "int": write 128-bit totals.
     """
-    source = "fuselse.cu" if lse == "fuse" else "intlse.cu"
+    lse = "fuse" if lse == "fuse16" else lse
+    source, define = SOURCES[lse]
     per_vector = 16 // BYTES[dtype]
     skip = 0 if aligned and shape.aligned(per_vector) else per_vector - 1
     vectors = _ceil(shape.n + skip, per_vector)
 
     def kernel(entry: str, threads: int, blocks: int = 1, cluster: int = 1) -> DeviceKernel:
-        return DeviceKernel(source, entry, dtype, threads, blocks, cluster)
+        return DeviceKernel(source, entry, dtype, threads, blocks, cluster, define=define)
 
     def plan(*steps: Step, splits: int = 1, part_bytes: int = 0) -> Plan:
         arguments = pack_arguments(
@@ -169,6 +181,9 @@ def reduction(
         blocks = _ceil(shape.rows, SHORT_THREADS // lanes * at_once)
         return plan(Step(kernel(entry, SHORT_THREADS, 4), (blocks, 1)))
 
+    if lse in PAIRWISE:
+        v = 8 if dtype < 2 and vectors > 4096 else 4
+        return plan(Step(kernel(f"long_rows<256,{v},4>", 256, 4), (shape.rows, 1)))
     if lse == "int":
         return _int_rows(shape, vectors, multiprocessors, clusters, kernel, plan)
 
@@ -176,8 +191,10 @@ def reduction(
     if shape.rows < 2 * multiprocessors:
         parts = max(1, min(_ceil(2 * multiprocessors, shape.rows), vectors // 2048))
     if parts == 1:
-        threads, v = (128, 4) if vectors <= 512 else (256, 4) if vectors <= 1024 else (256, 8)
-        return plan(Step(kernel(f"long_rows<{threads},{v}>", threads, 1024 // threads), (shape.rows, 1)))
+        threads, v, blocks = (128, 4, 8) if vectors <= 512 else (256, 4, 4)
+        if vectors > 4096 and dtype != 1:
+            threads, v, blocks = 512, 2, 4
+        return plan(Step(kernel(f"long_rows<{threads},{v}>", threads, blocks), (shape.rows, 1)))
     if clusters and vectors <= 8 * 16384:
         size = min(8, _power_of_two(parts))
         return plan(Step(kernel(f"cluster_rows<512,8,{size}>", 512, 2, size), (size * shape.rows, 1)))
@@ -189,20 +206,22 @@ def reduction(
 
 
 def _int_rows(shape: Layout, vectors: int, multiprocessors: int, clusters: bool, kernel, plan) -> Plan:  # type: ignore[no-untyped-def]
-    """Long rows of the integer kernel: on chip while they fit, read twice beyond."""
+    """Long rows of the integer kernel: on chip while they fit, read twice beyond, the second time from the
+    cache.
+    """
+
+    def rows(entry: str, threads: int, blocks: int, cluster: int = 1) -> Plan:
+        return plan(Step(kernel(entry, threads, blocks, cluster), (cluster * shape.rows, 1)))
+
     if vectors <= 4096:
         threads = 128 if vectors <= 1024 else 256 if vectors <= 2048 else 512
-        return plan(Step(kernel(f"held_rows<{threads},8,1>", threads, 1024 // threads), (shape.rows, 1)))
-    if clusters and vectors <= 8 * 8192:
-        size, threads = min(8, _power_of_two(_ceil(vectors, 4096))), 512 if vectors <= 8 * 4096 else 1024
-        return plan(
-            Step(
-                kernel(f"held_rows<{threads},8,{size}>", threads, 1024 // threads, size),
-                (size * shape.rows, 1),
-            )
-        )
+        return rows(f"held_rows<{threads},8,1>", threads, 1024 // threads)
+    if clusters and vectors <= 8192:
+        return rows("held_rows<256,8,4>", 256, 4, 4)
+    if clusters and (8 * shape.rows >= multiprocessors or vectors <= 131072):
+        return rows("cluster_rows<256,4,8>", 256, 5, 8)
     if shape.rows >= multiprocessors or vectors < 16384:
-        return plan(Step(kernel("long_rows<512,4>", 512, 2), (shape.rows, 1)))
+        return rows("long_rows<512,4>", 512, 2)
     splits = min(_ceil(2 * multiprocessors, shape.rows), vectors // 4096)
     grid = (shape.rows, splits)
     return plan(

@@ -73,7 +73,8 @@ class LSEState:
         *,
         dtype: Any = "float64",
         reference: Any = None,
-    ) -> LSEState:
+        device: Any = None,
+    ) -> Any:
         """States of nothing: the identity of :meth:`combine`; ``value()`` is -inf.
 
         Parameters
@@ -87,6 +88,8 @@ class LSEState:
             For "int": the point all weights refer to, broadcast to `shape`; best the maximum of the values
             to come. A reference r nats above it costs r / 0.69 of the 52 bits; a value above it moves the
             reference.
+        device : torch.device or str, optional
+            Keep the state in torch tensors there, and take tensors: a ``TensorLSEState``.
 
         Raises
         ------
@@ -95,6 +98,10 @@ class LSEState:
         TypeError
             For another dtype.
         """
+        if device is not None:
+            from .tensor_state import TensorLSEState  # imports torch
+
+            return TensorLSEState.empty(shape, lse, dtype=dtype, reference=reference, device=device)
         state = cls()
         state.lse = check_name(lse, STATEFUL)
         dtype = np.dtype(dtype)

@@ -156,10 +156,16 @@ def _op_cuda(
         return parts
     if not all(a.shape[d] for d in dim):
         _fill_empty(*parts)
-    elif _has_state(lse) == lse:
+        return parts
+    if lse == "fuse16":
+        if a.dtype not in (torch.float16, torch.bfloat16):
+            raise TypeError(f"lse='fuse16' takes float16 and bfloat16 tensors, got {a.dtype}; use 'fuse'")
+        lse = "fuse"
+    if _has_state(lse) == lse:
         _run(_plan(a, tuple(dim), lse, parts[0].dtype), a, *parts)
     else:  # a kernel that gives only a value: the state is that of "fuse"
-        _run(_plan(a, tuple(dim), lse, parts[0].dtype), a, parts[0], None, None)
+        rows, over = _contiguous_rows(a, tuple(dim))
+        _run(_plan(rows, over, lse, parts[0].dtype), rows, parts[0], None, None)
         _run(_plan(a, tuple(dim), "fuse", parts[0].dtype), a, None, *parts[1:])
     return parts
 
@@ -236,6 +242,12 @@ def _run(
     )
 
 
+def _contiguous_rows(a: _Tensor, dims: tuple[int, ...]) -> tuple[_Tensor, tuple[int, ...]]:
+    """`a` and `dims`, or a contiguous copy as rows, for kernels that take nothing else."""
+    shape = cuda_plan.layout(tuple(a.shape), a.stride(), dims)
+    return (a, dims) if shape.contiguous and shape.fits else (_rows_of(a, dims)[0].contiguous(), (1,))
+
+
 def _fits(a: _Tensor, dims: tuple[int, ...]) -> _Tensor:
     """`a`, or a contiguous copy where its strides have more dimensions than a kernel's argument block."""
     if a.dim() <= cuda_plan.DIMS or cuda_plan.layout(tuple(a.shape), a.stride(), dims).fits:
@@ -246,6 +258,28 @@ def _fits(a: _Tensor, dims: tuple[int, ...]) -> _Tensor:
     return a.permute(order).contiguous().permute(back)
 
 
+def int_totals(a: _Tensor, dims: tuple[int, ...], reference: _Tensor) -> tuple[_Tensor, _Tensor]:
+    """128-bit totals of "int" at `reference` (shaped like the result, >= every element): two int64 tensors.
+
+    0 where the reference is not finite. `a` is float32 or float64 and not empty.
+    """
+    shape = reference.shape
+    if a.is_cuda:
+        a = _fits(a, dims)
+        both = torch.empty(*shape, 2, dtype=torch.int64, device=a.device)
+        _run(_plan(a, dims, "int", a.dtype, exact_total=True), a, None, None, both, reference.contiguous())
+        finite = torch.isfinite(reference)
+        return torch.where(finite, both[..., 0], 0), torch.where(finite, both[..., 1], 0)
+    from pfkit_ext import _cpu
+
+    rows, points = _rows_of(a, dims)[0].numpy(), reference.reshape(-1).numpy()
+    finite = np.isfinite(points)
+    rows = np.where(finite[:, None], rows, -np.inf).astype(rows.dtype)
+    pair = _cpu.int_state_rows(np.ascontiguousarray(rows), np.where(finite, points, 0).astype(points.dtype))
+    hi, lo = (torch.from_numpy(x.view(np.int64)).reshape(shape) for x in pair)
+    return hi, lo
+
+
 # --- backward ---
 
 
@@ -253,8 +287,8 @@ def _int_weights(a: _Tensor, maximum: _Tensor) -> _Tensor:
     """The integer weights of "int" at `maximum`, int64 at scale 2**52, by the operations INTEGER arithmetic
     is defined by."""
     x = a.to(maximum.dtype)
-    scale = torch.tensor(-65536 * 1.4426950408889634, dtype=maximum.dtype, device=a.device)
-    index = torch.round(torch.clamp_max((x - maximum) * scale, 64.0 * 65536)).to(torch.int64)
+    scaled = (x - maximum) * (-65536 * 1.4426950408889634)  # torch rounds the factor to x's dtype first
+    index = torch.round(torch.clamp_max(scaled, 64.0 * 65536)).to(torch.int64)
     f, s = index & 0xFFFF, index >> 16
     p = (f * (65536 - f)) >> 16
     d = f + ((p * (12650 - ((f * (3030 - ((f * 439) >> 16))) >> 16)) + 0x4000) >> 15)
@@ -297,7 +331,7 @@ def _backward_cuda(
                 grad.to(torch.float64).contiguous(),
             )
             index = a.get_device()
-            key = (a.shape, a.stride(), "gradient", a.dtype, index)
+            key = (a.shape, a.stride(), "gradient", len(dim), a.dtype, index)
             launches = _plans.get(key)
             if launches is None:
                 launches = _plans[key] = _Launches(cuda_plan.gradient(shape, _NUMBER[a.dtype]), index)
@@ -424,8 +458,7 @@ def _(
 
 
 class _Forward(torch.autograd.Function):
-    """pfkit::logsumexp under torch.func's transforms, which the registered operator's autograd does not know.
-    """
+    """pfkit::logsumexp under torch.func, which the registered operator's autograd does not know."""
 
     @staticmethod
     def forward(a: _Tensor, dim: Sequence[int], lse: str, dtype: torch.dtype | None) -> Any:
@@ -511,12 +544,6 @@ def _transformed() -> bool:
     return forward_ad._current_level >= 0 or torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def _nothing_watches() -> bool:
-    """Whether a call may go straight to a launch: no mode or transform sees this thread's operations."""
-    c = torch._C
-    return not (c._len_torch_dispatch_stack() or c._len_torch_function_stack() or _transformed())
-
-
 def logsumexp_tensor(
     a: _Tensor,
     dim: Any = None,
@@ -563,30 +590,39 @@ def logsumexp_tensor(
         type(a) is _Tensor
         and a.is_cuda
         and out is None
-        and not (a.requires_grad and torch.is_grad_enabled())
-        and _nothing_watches()
-        and not torch.is_autocast_enabled("cuda")
+        and not (a.requires_grad and _grad_enabled())
+        and not (_dispatch_modes() or _function_modes() or _autocast())
+        and _transform() is None
+        and forward_ad._current_level < 0
     ):
-        key = (a.shape, a.stride(), dim, keepdim, lse, a.dtype, dtype, a.get_device(), a.data_ptr() & 15)
+        index, source = a.get_device(), a.data_ptr()
+        key = (a.shape, a.stride(), dim, keepdim, lse, a.dtype, dtype, index, source & 15)
         try:
             ready = _fast.get(key)
         except TypeError:  # a list of dimensions
             ready = None
         if ready is None:
             ready = _prepare(key, a, dim, keepdim, lse, dtype)
-        if ready is not None:
-            launches, shape, value_dtype, device = ready
-            if launches.index == _current_device():
-                value = torch.empty(shape, dtype=value_dtype, device=device)
-                if launches.workspace:
-                    space = torch.empty(launches.workspace, dtype=torch.uint8, device=device)
-                    launches(a.data_ptr(), value.data_ptr(), 0, 0, space.data_ptr())
-                else:
-                    launches(a.data_ptr(), value.data_ptr())
-                return value
+        if ready is not None and index == _current_device():
+            launches, like = ready
+            value = torch.empty_like(like)
+            if launches.workspace:
+                space = torch.empty(launches.workspace, dtype=torch.uint8, device=like.device)
+                launches(source, value.data_ptr(), 0, 0, space.data_ptr())
+            elif launches.steps[0](_raw_stream(index), source, value.data_ptr()):
+                launches(
+                    source, value.data_ptr()
+                )  # again: make a context current, or name the error
+            return value
     return _general(a, dim, keepdim, lse, out, dtype)
 
 
+# Whether a call may go straight to a launch: no gradient, mode, transform or autocast sees it. Looked up once
+_grad_enabled = torch.is_grad_enabled
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_function_modes = torch._C._len_torch_function_stack
+_transform = torch._C._functorch.peek_interpreter_stack
+_autocast: Any = torch.is_autocast_enabled  # without an argument: on CUDA
 _fast: dict[Any, Any] = {}
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
 
@@ -597,11 +633,17 @@ def _prepare(key: Any, a: _Tensor, dim: Any, keepdim: bool, lse: str, dtype: tor
     if a.dtype not in _NUMBER or lse in BASELINES or not a.numel() or a.dim() == 0:
         return None
     dims = reduced_dims(dim, a.dim())
-    if not cuda_plan.layout(tuple(a.shape), a.stride(), dims).fits:
+    layout = cuda_plan.layout(tuple(a.shape), a.stride(), dims)
+    if not layout.fits or (lse in cuda_plan.PAIRWISE and not layout.contiguous):
+        return None
+    if lse == "fuse16" and a.element_size() != 2:
         return None
     shape = tuple(1 if d in dims else size for d, size in enumerate(a.shape) if keepdim or d not in dims)
     value_dtype = dtype or a.dtype
-    ready = (_plan(a, dims, lse, value_dtype), shape, value_dtype, a.device)
+    like = torch.empty(
+        shape, dtype=value_dtype, device=a.device
+    )  # empty_like is the shortest way to a tensor
+    ready = (_plan(a, dims, lse, value_dtype), like)
     if len(_fast) > 4096:
         _fast.clear()
     with contextlib.suppress(TypeError):

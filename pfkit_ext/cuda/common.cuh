@@ -179,7 +179,10 @@ __device__ __forceinline__ Window window(const Element* row, i64 n) {
 
 __device__ __forceinline__ uint4 load_once(const uint4* p) {  // read once: do not keep it in L1
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+#ifndef PFKIT_LOAD
+#define PFKIT_LOAD "ld.global.nc.L1::no_allocate.v4.u32"
+#endif
+  asm volatile(PFKIT_LOAD " {%0, %1, %2, %3}, [%4];"
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
 }
@@ -218,6 +221,25 @@ __device__ __forceinline__ C maximum_or_nan(C a, C b) {
 #endif
 }
 
+// The largest over LANES neighbouring lanes; whether a NaN wins is the caller's choice.
+template <int LANES, bool NAN_WINS>
+__device__ __forceinline__ C largest_lane(C m) {
+#if PFKIT_DTYPE != 1 && __CUDA_ARCH__ >= 800
+  if constexpr (LANES == 32) {  // one reduction of integers in the order of floats, a NaN above +inf
+    int b = __float_as_int(NAN_WINS && m != m ? __int_as_float(0x7fffffff) : m);
+    b ^= (b >> 31) & 0x7fffffff;
+    asm("redux.sync.max.s32 %0, %1, 0xffffffff;" : "=r"(b) : "r"(b));
+    return __int_as_float(b ^ ((b >> 31) & 0x7fffffff));
+  }
+#endif
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) {
+    C other = __shfl_xor_sync(0xffffffffu, m, d);
+    m = NAN_WINS ? maximum_or_nan(m, other) : fmax(m, other);
+  }
+  return m;
+}
+
 // ---- results ----------------------------------------------------------------------------------------------
 __device__ __forceinline__ void store_value(const Args& a, i64 row, double value) {
   switch ((int)a.out_dtype) {
@@ -228,6 +250,11 @@ __device__ __forceinline__ void store_value(const Args& a, i64 row, double value
   }
 }
 
+__device__ __forceinline__ void store_value(const Args& a, i64 row, float value) {
+  if (a.out_dtype == 0) ((float*)a.out)[row] = value;
+  else store_value(a, row, (double)value);
+}
+
 // ---- thread-block clusters (compute capability 9.0) -------------------------------------------------------
 #if __CUDA_ARCH__ >= 900
 __device__ __forceinline__ u32 cluster_rank() {
@@ -236,11 +263,21 @@ __device__ __forceinline__ u32 cluster_rank() {
   return r;
 }
 
-__device__ __forceinline__ void cluster_barrier() {
+__device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+__device__ __forceinline__ void cluster_barrier() {
+  cluster_arrive();
+  cluster_wait();
+}
+
+// A block may be written to once it has started: kernels of clusters arrive first thing and wait before their
+// first remote store.
 // Store 64 bits into the same shared variable of another block of the cluster.
 __device__ __forceinline__ void store_remote(void* local, u32 rank, u64 value) {
   u32 here = (u32)__cvta_generic_to_shared(local), there;

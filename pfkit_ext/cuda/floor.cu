@@ -27,7 +27,7 @@ __device__ __forceinline__ void weigh_rows(const Args& a) {
   C x = to_compute(a.in[threadIdx.x]);
   u64 sum = 0;
   for (i64 i = 0; i < count; ++i) {
-    sum += weight64(exponent_index(x, (C)64));
+    sum += weight_at(x, (C)64);
     x -= (C)0x1p-6;
   }
   if (sum == 1 && a.out) ((u64*)a.out)[0] = sum;

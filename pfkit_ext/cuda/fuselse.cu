@@ -22,6 +22,28 @@ __device__ __forceinline__ C expo(C t) {
 }
 #endif
 
+#if PFKIT_DTYPE == 0
+// exp to 0.8 ulp without the special-function unit, for short rows, where one term's error shows: 2^k 2^f,
+// |f| <= 1/2, 2^f by a minimax polynomial (relative error 1.6e-8). x <= 0, or +inf or NaN.
+__device__ __forceinline__ C expo_exact(C x) {
+  float t = fmax(x, -100.0f);
+  float whole = fmaf(t, (float)LOG2E, 12582912.0f), k = whole - 12582912.0f;  // the low bits hold k
+  float f = fmaf(t, (float)LOG2E, -k);
+  f = fmaf(t, 0x1.4ae0cp-26f, f);  // log2 e - (float) log2 e
+  float p = 0x1.41fbbcp-13f;
+  p = fmaf(p, f, 0x1.5f3e54p-10f);
+  p = fmaf(p, f, 0x1.3b2d4cp-7f);
+  p = fmaf(p, f, 0x1.c6aee8p-5f);
+  p = fmaf(p, f, 0x1.ebfbdcp-3f);
+  p = fmaf(p, f, 0x1.62e43p-1f);
+  p = fmaf(p, f, 1.0f);
+  float scaled = __int_as_float(__float_as_int(p) + (__float_as_int(whole) << 23));
+  return x > -87.0f && x <= 0 ? scaled : x <= -87.0f ? 0.0f : x;  // NaN and +inf stay
+}
+#else
+__device__ __forceinline__ C expo_exact(C t) { return expo(t); }
+#endif
+
 struct State { C m, s; };
 
 __device__ __forceinline__ State nothing() { return State{-LARGEST, 0}; }
@@ -88,9 +110,7 @@ __device__ __forceinline__ void absorb_vectors(State& a, const uint4 (&v)[V]) {
 // ---- trees ------------------------------------------------------------------------------------------------
 template <int LANES>
 __device__ __forceinline__ State reduce_lanes(State a) {
-  C m = a.m;
-#pragma unroll
-  for (int d = LANES / 2; d; d /= 2) m = fmax(m, __shfl_xor_sync(0xffffffffu, m, d));
+  C m = largest_lane<LANES, false>(a.m);
   a.s *= expo(a.m - m);
   a.m = m;
 #pragma unroll
@@ -99,18 +119,53 @@ __device__ __forceinline__ State reduce_lanes(State a) {
 }
 
 template <int THREADS>
-__device__ __forceinline__ State reduce_block(State a) {  // the result is right in warp 0
+__device__ __forceinline__ State reduce_block(State a) {
   __shared__ State warps[THREADS / 32];
   a = reduce_lanes<32>(a);
   if (THREADS == 32) return a;
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
   __syncthreads();
-  if (threadIdx.x < 32) a = reduce_lanes<32>(threadIdx.x < THREADS / 32 ? warps[threadIdx.x] : nothing());
-  return a;
+  return reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
 }
 
-__device__ __forceinline__ void emit(const Args& a, i64 row, State r) {
-  if (a.out) store_value(a, row, (double)r.m + log((double)r.s));
+// s + x as a float and the rounding it cost (two-sum, Knuth 1969); only float32 needs it.
+__device__ __forceinline__ void add_exactly(C& s, C& lost, C x) {
+#if PFKIT_DTYPE == 0
+  C sum = s + x, part = sum - s;
+  lost += (s - (sum - part)) + (x - part);
+  s = sum;
+#else
+  s += x;
+#endif
+}
+
+#if PFKIT_DTYPE == 1
+__device__ __forceinline__ C value_of(State r, C lost) { return r.m + log(r.s); }
+#else
+// m + ln s in float32, one rounding and 0.1 ulp. s = 2^k (1 + f), |f| <= 1/3; ln(1 + f) = f + f^2 q(f), a
+// minimax
+// q (error 1.3e-9); the leading part of k ln 2 is exact and joins m by an error-free addition.
+__device__ __forceinline__ C value_of(State r, C lost) {  // s + lost is the sum
+  if (!(r.s > 0 && r.s < INFINITE)) return r.s == 0 ? -INFINITE : r.s;
+  u32 bits = __float_as_uint(r.s), scale = (bits - 0x3f2aaaabu) & 0xff800000u;
+  float f = __uint_as_float(bits - scale) - 1.0f, k = (float)((int)scale >> 23);
+  float q = -0x1.151e34p-3f;
+  q = q * f + 0x1.23059cp-3f;
+  q = q * f - 0x1.ec1a90p-4f;
+  q = q * f + 0x1.1dc898p-3f;
+  q = q * f - 0x1.55eedep-3f;
+  q = q * f + 0x1.99e36cp-3f;
+  q = q * f - 0x1.fffc12p-3f;
+  q = q * f + 0x1.5554d2p-2f;
+  q = q * f - 0x1.000002p-1f;
+  float rest = (k * 0x1.7f7d1cp-20f + f * f * q) + (f + __fdividef(lost, r.s));  // ln 2 - 0x1.62e4p-1
+  float whole = k * 0x1.62e4p-1f, sum = r.m + whole, back = sum - r.m;
+  return sum + (((r.m - (sum - back)) + (whole - back)) + rest);
+}
+#endif
+
+__device__ __forceinline__ void emit(const Args& a, i64 row, State r, C lost = 0) {
+  if (a.out) store_value(a, row, value_of(r, lost));
   if (a.maximum) {
     const C infinity = INFINITE;
     ((C*)a.maximum)[row] = r.s == 0 ? -infinity : r.s == infinity ? infinity : r.s != r.s ? r.s : r.m;
@@ -141,14 +196,20 @@ __device__ __forceinline__ void short_rows(const Args& a) {
 #pragma unroll
       for (int k = 0; k < V; ++k) mask_edges(v[r][k], lane + k * LANES, w);
     }
-    C m = fmax(largest_of(v[r]), -LARGEST);
-#pragma unroll
-    for (int d = LANES / 2; d; d /= 2) m = fmax(m, __shfl_xor_sync(0xffffffffu, m, d));
+    C m = largest_lane<LANES, false>(fmax(largest_of(v[r]), -LARGEST));
     State state = nothing();
-    absorb<V * E>(state, m, [&](int i) { return element(v[r][i / E], i % E); });
+    state.m = fmin(m, LARGEST);
+    C lost = 0;  // what the additions rounded away: in a short row it shows
 #pragma unroll
-    for (int d = LANES / 2; d; d /= 2) state.s += __shfl_xor_sync(0xffffffffu, state.s, d);
-    if (live && lane == r % LANES) emit(a, first + r, state);
+    for (int i = 0; i < V * E; ++i)
+      add_exactly(state.s, lost, expo_exact(element(v[r][i / E], i % E) - state.m));
+#pragma unroll
+    for (int d = LANES / 2; d; d /= 2) {
+      C other = __shfl_xor_sync(0xffffffffu, lost, d);
+      lost += other;
+      add_exactly(state.s, lost, __shfl_xor_sync(0xffffffffu, state.s, d));
+    }
+    if (live && lane == r % LANES) emit(a, first + r, state, lost);
   }
 }
 
@@ -185,12 +246,14 @@ __device__ __forceinline__ void long_rows(const Args& a) {
 template <int THREADS, int V, int BLOCKS>
 __device__ __forceinline__ void cluster_rows(const Args& a) {
   __shared__ State parts[BLOCKS];
+  cluster_arrive();
   i64 row = blockIdx.x / BLOCKS;
   u32 part = cluster_rank();
   Window w = window(a.in + row_offset(a, row), a.n);
   i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
   i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
   State state = reduce_block<THREADS>(stream<THREADS, V>(w, begin, end));
+  cluster_wait();
   if (threadIdx.x == 0) {
     if (sizeof(C) == 4) {
       u64 m = __float_as_uint((float)state.m), s = __float_as_uint((float)state.s);

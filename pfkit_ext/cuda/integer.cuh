@@ -7,11 +7,27 @@
 // Every float operation here is one IEEE operation, never contracted to an FMA.
 
 #ifdef __CUDACC__
-#define PFKIT_TABLE __constant__
+#define PFKIT_TABLE __device__ const
 #else
 #define PFKIT_TABLE static const
 #endif
 #include "log2_table.cuh"
+#ifdef __CUDACC__
+__shared__ Log2Entry log2_table[128];  // a copy on chip
+#else
+#define log2_table LOG2_TABLE
+#endif
+
+__device__ __forceinline__ float saturating_product(float a, float b) {  // one rounding, then 0 .. 1
+#ifdef __CUDA_ARCH__
+  float c;
+  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
+  return c;
+#else
+  float c = a * b;
+  return c > 0 ? (c < 1 ? c : 1.0f) : 0.0f;
+#endif
+}
 
 // ---- x -> Q16.16 index i >= 0 of -(x - m) log2 e, half to even --------------------------------------------
 // Adding 2^23 (2^52) leaves the rounded integer in the low bits of the sum: the conversion unit is not
@@ -46,6 +62,32 @@ __device__ __forceinline__ u64 weight64(u32 i) {  // 0 <= i <= 64 * 65536
 #else
   return i >> 16 > 63 ? 0 : w >> (i >> 16);
 #endif
+}
+
+// The same weights with fewer instructions, for float32 differences. The index is scaled by 2^-22, so that a
+// saturating multiplication is the clamp at 64, and an addition of 2 leaves it in the low bits: b = 2^30 + i.
+// A
+// weight 2^(52 - s) (1 - D / 2^17) is then the float whose bits are 0x59800000 - 128 (b + D - F), its
+// exponent
+// counting s down by itself; one conversion to an integer truncates it as the shift does. Signs are arranged
+// so
+// that every floor of a product is one multiply-add and one shift.
+__device__ __forceinline__ u64 weight_of_bits(u32 b) {
+  u32 f = b & 0xffffu;
+  int p = (int)(f * f + (0xffffu - (b << 16))) >> 16;                  // -floor(F (65536 - F) / 2^16)
+  u32 e = (((3030u << 16) + 0xffffu) - f * 439u) >> 16;                // 3030 - floor(439 F / 2^16)
+  int h = (int)(f * e - (12650u << 16)) >> 16;                         // floor(F e / 2^16) - 12650
+  u32 t = b + ((u32)(p * h + 0x4000) >> 15);                           // b + D - F
+  return __float2ull_rz(__uint_as_float(0x59800000u - 128u * t));
+}
+
+__device__ __forceinline__ u64 weight_at(float x, float m) {
+  float v = saturating_product(__fsub_rn(x, m), -0x1.715476p-6f);       // -65536 log2 e / 2^22
+  return weight_of_bits(__float_as_uint(__fadd_rn(v, 2.0f)));
+}
+
+__device__ __forceinline__ u64 weight_at(double x, double m) {
+  return weight_of_bits(0x40000000u + exponent_index(x, m));
 }
 
 // ---- a sum of weights: low and high 32-bit halves added apart, no carry to pass on ------------------------
@@ -90,20 +132,19 @@ __device__ __noinline__ u64 log2_by_squaring(u64 y) {  // y: leading 64 bits; th
 // below 2^-60, the squarings truncate less than 2^-61 away; within 2^-58 of a step the squarings decide.
 __device__ __forceinline__ u64 log2_fraction(u64 y) {
   int j = (int)(y >> 56) & 127;
-  u64 c = LOG2_RECIPROCAL[j];                // Q9, about 512 / (1 + (j + 1/2) / 128)
+  Log2Entry entry = log2_table[j];
+  u64 c = entry.reciprocal;                  // Q9, about 512 / (1 + (j + 1/2) / 128)
   u64 hi = __umul64hi(y, c), lo = y * c;     // y c in Q72
   i64 r = (i64)((hi - 256u) << 62 | lo >> 2);  // Q70, |r| < 2^-7
   double x = (double)r * 0x1p-70;            // 1 / ln 2 times 1/2 - x/3 + x^2/4 - .. - x^7/9
-  double s = -0x1.484b13d7c02a9p-3;
-  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-3);
-  s = __dadd_rn(__dmul_rn(s, x), -0x1.a61762a7aded9p-3);
-  s = __dadd_rn(__dmul_rn(s, x), 0x1.ec709dc3a03fdp-3);
-  s = __dadd_rn(__dmul_rn(s, x), -0x1.2776c50ef9bfep-2);
-  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-2);
-  s = __dadd_rn(__dmul_rn(s, x), -0x1.ec709dc3a03fdp-2);
-  s = __dadd_rn(__dmul_rn(s, x), 0x1.71547652b82fep-1);
-  i64 rest = (i64)rint(__dmul_rn(__dmul_rn(x, -x), s) * 0x1p62);
-  i64 f = (i64)LOG2_OF_RECIPROCAL[j] + (__mul64hi(r, 0x5c551d94ae0bf85ell) >> 6) + rest;
+  double x2 = x * x;                         // any rounding will do: the margin below is far wider
+  double s01 = x * -0x1.ec709dc3a03fdp-2 + 0x1.71547652b82fep-1;
+  double s23 = x * -0x1.2776c50ef9bfep-2 + 0x1.71547652b82fep-2;
+  double s45 = x * -0x1.a61762a7aded9p-3 + 0x1.ec709dc3a03fdp-3;
+  double s67 = x * -0x1.484b13d7c02a9p-3 + 0x1.71547652b82fep-3;
+  double s = (s67 * x2 + s45) * (x2 * x2) + (s23 * x2 + s01);
+  i64 rest = (i64)rint(-x2 * s * 0x1p62);
+  i64 f = (i64)entry.log2 + (__mul64hi(r, 0x5c551d94ae0bf85ell) >> 6) + rest;
   u32 below = (u32)f & 16383u;
   return below < 16u || below >= 16384u - 16u ? log2_by_squaring(y) : (u64)f >> 14;
 }

@@ -19,20 +19,19 @@ template <int V>
 __device__ __forceinline__ u64 weights_of(const uint4 (&v)[V], C m) {  // at most 64 terms: below 2^59
   u64 sum = 0;
 #pragma unroll
-  for (int i = 0; i < V * E; ++i) sum += weight64(exponent_index(element(v[i / E], i % E), m));
+  for (int i = 0; i < V * E; ++i) sum += weight_at(element(v[i / E], i % E), m);
   return sum;
 }
 
 __device__ __forceinline__ bool finite(C m) { return m - m == 0; }
 
-// ---- trees ------------------------------------------------------------------------------------------------
-template <int LANES>
-__device__ __forceinline__ C maximum_lanes(C m) {
-#pragma unroll
-  for (int d = LANES / 2; d; d /= 2) m = maximum_or_nan(m, __shfl_xor_sync(0xffffffffu, m, d));
-  return m;
+// Every kernel brings the table of the final logarithm on chip while it waits for its first loads.
+template <int THREADS>
+__device__ __forceinline__ void stage_table() {
+  for (int i = threadIdx.x; i < 128; i += THREADS) log2_table[i] = LOG2_TABLE[i];
 }
 
+// ---- trees ------------------------------------------------------------------------------------------------
 template <int LANES>
 __device__ __forceinline__ u64 sum_lanes(u64 s) {
 #pragma unroll
@@ -43,11 +42,11 @@ __device__ __forceinline__ u64 sum_lanes(u64 s) {
 template <int THREADS>
 __device__ __forceinline__ C maximum_block(C m) {  // right in every thread
   __shared__ C warps[32];
-  m = maximum_lanes<32>(m);
+  m = largest_lane<32, true>(m);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = m;
   __syncthreads();
   m = warps[threadIdx.x % (THREADS / 32)];
-  return maximum_lanes<32>(m);
+  return largest_lane<32, true>(m);
 }
 
 template <int THREADS>
@@ -99,9 +98,11 @@ __device__ __forceinline__ void short_rows(const Args& a) {
   uint4 v[V];
 #pragma unroll
   for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
+  stage_table<SHORT_THREADS>();
+  __syncthreads();
 #pragma unroll
   for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
-  C m = maximum_lanes<LANES>(maximum_of(v));
+  C m = largest_lane<LANES, true>(maximum_of(v));
   m = live ? reference_or(a, row, m) : 0;
   Total t{0, 0};
   add(t, sum_lanes<LANES>(finite(m) ? weights_of(v, m) : 0));  // at most 2^11 terms: below 2^64
@@ -111,6 +112,9 @@ __device__ __forceinline__ void short_rows(const Args& a) {
 // ---- rows on chip: registers of one block or of a cluster -------------------------------------------------
 template <int THREADS, int V, int BLOCKS>
 __device__ __forceinline__ void held_rows(const Args& a) {
+#if __CUDA_ARCH__ >= 900
+  if (BLOCKS > 1) cluster_arrive();
+#endif
   i64 row = blockIdx.x / BLOCKS;
 #if __CUDA_ARCH__ >= 900
   u32 part = BLOCKS > 1 ? cluster_rank() : 0;
@@ -127,14 +131,16 @@ __device__ __forceinline__ void held_rows(const Args& a) {
 #pragma unroll
     for (int k = 0; k < V; ++k) mask_edges(v[k], begin + threadIdx.x + k * THREADS, w);
   }
+  stage_table<THREADS>();
   C m = maximum_block<THREADS>(maximum_of(v));
 #if __CUDA_ARCH__ >= 900
   __shared__ u64 maxima[BLOCKS];
   __shared__ Total totals[BLOCKS];
   if (BLOCKS > 1) {
+    cluster_wait();
     if (threadIdx.x < BLOCKS) store_remote(&maxima[part], threadIdx.x, (u64)__double_as_longlong((double)m));
     cluster_barrier();
-    m = maximum_lanes<32>((C)__longlong_as_double((i64)maxima[threadIdx.x % BLOCKS]));
+    m = largest_lane<32, true>((C)__longlong_as_double((i64)maxima[threadIdx.x % BLOCKS]));
   }
 #endif
   m = reference_or(a, row, m);
@@ -159,10 +165,10 @@ __device__ __forceinline__ void held_rows(const Args& a) {
 // ---- long rows: read twice, the second time backwards (the end of the row may still be in the cache) ------
 struct Slice { Window w; i64 begin, end; };
 
-__device__ __forceinline__ Slice slice_of(const Args& a, i64 row, i64 part) {
+__device__ __forceinline__ Slice slice_of(const Args& a, i64 row, i64 part, i64 parts) {
   Slice s;
   s.w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (s.w.vectors + a.splits - 1) / a.splits;
+  i64 slice = (s.w.vectors + parts - 1) / parts;
   s.begin = part * slice;
   s.end = s.begin + slice < s.w.vectors ? s.begin + slice : s.w.vectors;
   return s;
@@ -206,11 +212,44 @@ __device__ __forceinline__ Total slice_total(const Slice& s, C m) {
 template <int THREADS, int V>
 __device__ __forceinline__ void long_rows(const Args& a) {
   i64 row = blockIdx.x;
-  Slice s = slice_of(a, row, 0);
+  Slice s = slice_of(a, row, 0, 1);
+  stage_table<THREADS>();
   C m = reference_or(a, row, slice_maximum<THREADS, V>(s));
   Total t = slice_total<THREADS, V>(s, m);
   if (threadIdx.x == 0) emit(a, row, m, t);
 }
+
+#if __CUDA_ARCH__ >= 900
+// The same by the blocks of a cluster, slice by slice: so few rows are under way at once that the second
+// reading finds
+// them in the cache.
+template <int THREADS, int V, int BLOCKS>
+__device__ __forceinline__ void cluster_rows(const Args& a) {
+  cluster_arrive();
+  __shared__ u64 maxima[BLOCKS];
+  __shared__ Total totals[BLOCKS];
+  i64 row = blockIdx.x / BLOCKS;
+  u32 part = cluster_rank();
+  Slice s = slice_of(a, row, part, BLOCKS);
+  stage_table<THREADS>();
+  C m = slice_maximum<THREADS, V>(s);
+  cluster_wait();
+  if (threadIdx.x < BLOCKS) store_remote(&maxima[part], threadIdx.x, (u64)__double_as_longlong((double)m));
+  cluster_barrier();
+  m = largest_lane<32, true>((C)__longlong_as_double((i64)maxima[threadIdx.x % BLOCKS]));
+  m = reference_or(a, row, m);
+  Total t = slice_total<THREADS, V>(s, m);
+  if (threadIdx.x == 0) {
+    store_remote(&totals[part].hi, 0, t.hi);
+    store_remote(&totals[part].lo, 0, t.lo);
+  }
+  cluster_barrier();
+  if (part || threadIdx.x) return;
+  t = Total{0, 0};
+  for (int i = 0; i < BLOCKS; ++i) t = plus(t, totals[i]);
+  emit(a, row, m, t);
+}
+#endif
 
 // Few very long rows: three launches over slices. Workspace of a row: splits totals, then splits maxima.
 __device__ __forceinline__ C* maxima_of(const Args& a, i64 row) {
@@ -219,7 +258,7 @@ __device__ __forceinline__ C* maxima_of(const Args& a, i64 row) {
 
 template <int THREADS, int V>
 __device__ __forceinline__ void split_maximum(const Args& a) {
-  C m = slice_maximum<THREADS, V>(slice_of(a, blockIdx.x, blockIdx.y));
+  C m = slice_maximum<THREADS, V>(slice_of(a, blockIdx.x, blockIdx.y, a.splits));
   if (threadIdx.x == 0) maxima_of(a, blockIdx.x)[blockIdx.y] = m;
 }
 
@@ -235,13 +274,14 @@ __device__ __forceinline__ void split_total(const Args& a) {
   i64 row = blockIdx.x;
   C m = maximum_of_parts<THREADS>(a, row);
   __syncthreads();
-  Total t = slice_total<THREADS, V>(slice_of(a, row, blockIdx.y), m);
+  Total t = slice_total<THREADS, V>(slice_of(a, row, blockIdx.y, a.splits), m);
   if (threadIdx.x == 0) ((Total*)a.workspace)[row * a.splits + blockIdx.y] = t;
 }
 
 template <int THREADS>
 __device__ __forceinline__ void split_emit(const Args& a) {
   i64 row = blockIdx.x;
+  stage_table<THREADS>();
   C m = maximum_of_parts<THREADS>(a, row);
   Total t{0, 0};
   const Total* parts = (const Total*)a.workspace + row * a.splits;
@@ -261,6 +301,7 @@ __device__ __forceinline__ void strided(const Args& a) {
   bool live = row < a.rows;
   const Element* in = a.in + row_offset(a, live ? row : 0);
   i64 n = live ? a.n : 0;
+  stage_table<THREADS>();
   C m = -INFINITE;
 #pragma unroll 4
   for (i64 at = line; at < n; at += LINES) m = maximum_or_nan(m, to_compute(in[term_offset(a, at)]));
@@ -278,7 +319,7 @@ __device__ __forceinline__ void strided(const Args& a) {
 #pragma unroll 4
     for (i64 at = line; at < n; at += LINES) {
       C x = to_compute(in[term_offset(a, at)]);
-      add(t, weight64(exponent_index(x, m)));
+      add(t, weight_at(x, m));
     }
   }
   totals[threadIdx.x] = t;

@@ -1,0 +1,184 @@
+// IntLSE, pairwise: shifts and adds in base 2, in one read of memory.
+//
+// One pair a <= b of distances below a reference (Q16.16 octaves), the difference a - b = I + F, I its floor:
+//     -log2(2^-a + 2^-b) ~ a - f - c(f),    f = (1 + F) 2^I,
+// in integers f = ((1 << 16) + F) >> -I, here the truncation of a float built from I and F, and c the table of the
+// CPU kernel: eight segments, 0.0056 octaves at most. f + c(f) is one multiply-add and one shift. Under
+// PFKIT_TENTH the terms of a batch are Q10.6 instead, and log2(1 + 2^-d) is a table of the difference d itself,
+// rounded to 1/64 octave.
+//
+// Order: the V * E terms of a batch as a binary tree; batches one after the other; then the threads as a
+// tree.
+// The tree matters for Q10.6: one after the other, a sum of equal terms would stop growing after some 128 of
+// them, where one more is worth less than half a unit. Only the tree of a batch is Q10.6; batches and threads
+// are joined in Q16.16.
+//
+// A thread's reference is the largest term it has seen; distances are integers from their first use, 64
+// octaves
+// at most (-inf). A NaN wins the maximum, and with +inf it settles the result before any conversion.
+#include "common.cuh"
+
+#ifdef PFKIT_TENTH
+constexpr int FRACTION = 6;
+#else
+constexpr int FRACTION = 16;
+#endif
+constexpr float OCTAVES = 64;
+constexpr double UNIT = 1.0576616681273e-05;  // ln 2 / 65536
+
+__shared__ int2 segments[9];
+__shared__ unsigned char steps[512];
+
+// f + c(f) = (x + y f) >> 14 for segment f >> 13; equal operands (f = 1) need no c
+#define SEGMENT(j, base, slope) {((base) << 14) - (slope) * ((j) << 13), 16384 + (slope)}
+__constant__ int2 SEGMENTS[9] = {
+    SEGMENT(0, 0, 5591), SEGMENT(1, 2580, 3541), SEGMENT(2, 4588, -1333), SEGMENT(3, 3899, 3044),
+    SEGMENT(4, 5528, -4819), SEGMENT(5, 3116, -3492), SEGMENT(6, 1369, -2116), SEGMENT(7, 310, -709),
+    {0, 16384}};
+
+template <int THREADS>
+__device__ __forceinline__ void fill_tables() {
+  if (threadIdx.x < 9) segments[threadIdx.x] = SEGMENTS[threadIdx.x];
+#ifdef PFKIT_TENTH
+  for (int d = threadIdx.x; d < 512; d += THREADS)
+    steps[d] = (unsigned char)(int)rintf(64.0f * log2f(1.0f + exp2f((float)d * -0x1p-6f)));
+#endif
+  __syncthreads();
+}
+
+__device__ __forceinline__ int pair(int a, int b) {  // Q16.16
+  int low = min(a, b), minus = low - max(a, b);
+  u32 f = __float2uint_rz(__uint_as_float(0x47800000u + 128u * (u32)minus));  // 2^16 (1 + F) 2^I, truncated
+  int2 s = segments[f >> 13];
+  return low - ((s.x + s.y * (int)f) >> 14);
+}
+
+__device__ __forceinline__ int pair_tenth(int a, int b) {  // Q10.6
+  int low = min(a, b), d = max(a, b) - low;
+  return low - steps[min(d, 511)];
+}
+
+// The distance of x below m in units of 2^-FRACTION octaves, plus a constant that every pair leaves alone.
+// Saturation is the clamp, the low bits of a float the conversion.
+__device__ __forceinline__ int leaf(float x, float m) {
+  float v;
+  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(v) : "f"(m - x), "f"((float)(LOG2E / OCTAVES)));
+  return __float_as_int(v + (FRACTION == 16 ? 2.0f : 2048.0f));
+}
+
+__device__ __forceinline__ int leaf(double x, double m) { return leaf((float)(x - m), 0.0f); }
+
+constexpr int ORIGIN = FRACTION == 16 ? 0x40000000 : 0x45000000;  // bits of a leaf at distance 0
+
+struct State { C m; int p; };  // the log-sum is m - p ln 2 / 65536; p can be negative
+
+__device__ __forceinline__ int steps_down(C from, C to) {  // from >= to, in Q16.16
+  float d = fminf((float)(from - to) * (float)(65536 * LOG2E), 65536 * OCTAVES);
+  return __float2int_rn(d);
+}
+
+__device__ __forceinline__ State lowered(State a, C m) {  // the same number below a higher reference
+  if (a.m == m) return a;
+  return State{m, min(a.p + steps_down(m, a.m), (int)(65536 * OCTAVES))};
+}
+
+__device__ __forceinline__ State nothing() { return State{-INFINITE, (int)(65536 * OCTAVES)}; }
+
+template <int V>
+__device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
+  C m = element(v[0], 0);
+#pragma unroll
+  for (int i = 1; i < V * E; ++i) m = maximum_or_nan(m, element(v[i / E], i % E));
+  return m;
+}
+
+template <int V>
+__device__ __forceinline__ int tree(const uint4 (&v)[V], C m) {  // the log-sum of a batch below m, Q16.16
+  int level[8];                                                  // level[k]: a finished subtree of 2^k terms
+#pragma unroll
+  for (int i = 0; i < V * E; ++i) {
+    int p = leaf(element(v[i / E], i % E), m);
+    int k = 0;
+#pragma unroll
+    for (; (i >> k) & 1; ++k) p = FRACTION == 16 ? pair(level[k], p) : pair_tenth(level[k], p);
+    level[k] = p;
+  }
+  constexpr int TOP = V * E == 1 ? 0 : V * E == 2 ? 1 : V * E == 4 ? 2 : V * E == 8 ? 3 : V * E == 16 ? 4
+                      : V * E == 32 ? 5 : V * E == 64 ? 6 : 7;
+  return (level[TOP] - ORIGIN) << (16 - FRACTION);
+}
+
+template <int V>
+__device__ __forceinline__ void absorb(State& a, const uint4 (&v)[V]) {
+  C m = maximum_or_nan(a.m, maximum_of(v));
+  a = lowered(a, m);
+  a.p = pair(a.p, tree(v, m));
+}
+
+template <int LANES>
+__device__ __forceinline__ State reduce_lanes(State a) {
+  a = lowered(a, largest_lane<LANES, true>(a.m));
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) a.p = pair(a.p, __shfl_xor_sync(0xffffffffu, a.p, d));
+  return a;
+}
+
+__device__ __forceinline__ void emit(const Args& a, i64 row, State r) {
+  bool finite = r.m - r.m == 0;
+  store_value(a, row, finite ? (double)r.m - r.p * UNIT : (double)r.m);
+}
+
+constexpr int SHORT_THREADS = 128;
+
+template <int LANES, int V>
+__device__ __forceinline__ void short_rows(const Args& a) {
+  int lane = threadIdx.x % LANES;
+  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
+  bool live = row < a.rows;
+  Window w = window(a.in + row_offset(a, live ? row : 0), a.n);
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
+  fill_tables<SHORT_THREADS>();
+#pragma unroll
+  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
+  C m = largest_lane<LANES, true>(maximum_of(v));
+  State state{m, tree(v, m)};
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) state.p = pair(state.p, __shfl_xor_sync(0xffffffffu, state.p, d));
+  if (live && lane == 0) emit(a, row, state);
+}
+
+template <int THREADS, int V, int FEW>
+__device__ __forceinline__ void long_rows(const Args& a) {
+  __shared__ State warps[THREADS / 32];
+  fill_tables<THREADS>();
+  i64 row = blockIdx.x;
+  Window w = window(a.in + row_offset(a, row), a.n);
+  State state = nothing();
+  bool edges = w.skip || w.last < E;
+  uint4 v[V / FEW][FEW];
+  i64 at = threadIdx.x;
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k / FEW][k % FEW] = load_or_nothing(w, at + k * THREADS, w.vectors);
+  for (; at < w.vectors; at += THREADS * V) {
+#pragma unroll
+    for (int k = 0; k < V; k += FEW) {
+      uint4(&few)[FEW] = v[k / FEW];
+      if (edges) {
+#pragma unroll
+        for (int j = 0; j < FEW; ++j) mask_edges(few[j], at + (k + j) * THREADS, w);
+      }
+      absorb(state, few);
+#pragma unroll
+      for (int j = 0; j < FEW; ++j) few[j] = load_or_nothing(w, at + (V + k + j) * THREADS, w.vectors);
+    }
+  }
+  state = reduce_lanes<32>(state);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = state;
+  __syncthreads();
+  state = reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
+  if (threadIdx.x == 0) emit(a, row, state);
+}
+
+PFKIT_DEFINE_ENTRY

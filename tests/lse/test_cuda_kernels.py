@@ -1,0 +1,388 @@
+"""The CUDA kernels on a GPU: values, bits, edges, gradients, graphs, streams, threads, and a machine with
+torch alone.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from pfkit.lse import cuda
+
+if cuda.missing():
+    pytest.skip(cuda.missing(), allow_module_level=True)
+
+import torch  # noqa: E402
+
+import pfkit  # noqa: E402
+from pfkit.lse import torch_op  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+INF, NAN = math.inf, math.nan
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+ROUNDING = {
+    torch.float32: 2.0**-24,
+    torch.float64: 2.0**-53,
+    torch.float16: 2.0**-11,
+    torch.bfloat16: 2.0**-8,
+}
+ROWS = [
+    *((1, 1), (3, 2), (7, 3), (5, 5), (300, 17), (33, 127), (9, 128), (4, 129), (5, 255), (6, 1000)),
+    *((3, 1024), (2, 1025), (5, 2047), (3, 4096), (2, 5000), (3, 8195), (300, 3000), (2, 40000)),
+    *((140, 40000), (1, 262144), (3, 128257), (8, 128256), (20, 140001), (1, 3000001)),
+    *((70000, 100), (70000, 200)),
+]
+KERNELS = {k.name: k for k in pfkit.kernels() if k.device == "cuda"}
+
+
+def random(*shape, dtype=torch.float32, seed=0, scale=3.0):
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    return (torch.randn(*shape, generator=generator, device="cuda") * scale).to(dtype)
+
+
+def check(got, want, lse, n, dtype, name="float32"):
+    """Within the kernel's bound and one rounding of the result."""
+    bound = KERNELS[lse].error_bound(n, "float64" if dtype == torch.float64 else "float32")
+    limit = (
+        bound
+        + want.nan_to_num(0.0, 0.0, 0.0).abs() * (ROUNDING[dtype] + 2.0**-24 * (dtype in DTYPES[2:]))
+        + 1e-15
+    )
+    error = torch.where(
+        (got.double() == want) | (got.isnan() & want.isnan()), 0.0, (got.double() - want).abs()
+    )
+    assert (error <= limit).all(), (float(error.max()), float(limit.min()))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise", "int16"])
+def test_rows_of_every_length(lse, dtype):
+    for rows, n in ROWS:
+        x = random(rows, n, dtype=dtype, seed=n)
+        check(pfkit.logsumexp(x, 1, lse=lse), torch.logsumexp(x.double(), 1), lse, n, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 20.0, 1e4])
+def test_int_has_the_bits_of_the_cpu_kernel(dtype, scale):
+    for rows, n in ROWS:
+        if rows * n < 3_000_000:
+            x = random(rows, n, dtype=dtype, seed=n, scale=scale)
+            x[:, ::7] = -INF if n > 7 else x[:, ::7]
+            got = pfkit.logsumexp(x, 1, lse="int").cpu()
+            assert torch.equal(got, pfkit.logsumexp(x.cpu(), 1, lse="int")), (rows, n)
+
+
+def test_a_pair_has_the_bits_of_the_cpu_kernel():
+    x = random(20000, 2, scale=6.0)
+    assert torch.equal(
+        pfkit.logsumexp(x, 1, lse="int-pairwise").cpu(), pfkit.logsumexp(x.cpu(), 1, lse="int-pairwise")
+    )
+
+
+def test_int_does_not_depend_on_the_order_or_the_launch():
+    x = random(3, 128256)
+    want = pfkit.logsumexp(x, 1, lse="int")
+    assert torch.equal(pfkit.logsumexp(x[:, torch.randperm(128256, device="cuda")], 1, lse="int"), want)
+    assert torch.equal(pfkit.logsumexp(x.t().contiguous(), 0, lse="int"), want)
+    assert torch.equal(pfkit.logsumexp(x.repeat(60, 1), 1, lse="int")[:3], want)
+
+
+LAYOUTS = {
+    "columns": (lambda: random(1000, 64), 0),
+    "few columns": (lambda: random(200000, 8), 0),
+    "middle": (lambda: random(10, 10000, 10), 1),
+    "outer and inner": (lambda: random(7, 50, 33), (0, 2)),
+    "every second": (lambda: random(64, 2000)[:, ::2], 1),
+    "transposed": (lambda: random(3000, 200).t(), 1),
+    "permuted": (lambda: random(4, 6, 8, 10).permute(2, 0, 3, 1), (0, 3)),
+    "expanded": (lambda: random(5, 1).expand(5, 300), 1),
+    "everything": (lambda: random(30, 40, 50), None),
+    "odd start": (lambda: random(100, 1001)[:, 1:], 1),
+    "slice": (lambda: random(100, 2001)[:, 3:700], 1),
+    "long odd": (lambda: random(5, 130001)[:, 2:], 1),
+    "seven strides": (lambda: random(3, 3, 3, 3, 3, 3, 3, 3)[::2, ::2, ::2, ::2, ::2, ::2, ::2, ::2], (0, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise"])
+def test_strides(lse, name):
+    make, dim = LAYOUTS[name]
+    for dtype in DTYPES:
+        x = make()
+        if dtype != torch.float32:  # the same strides
+            x = x.to(dtype) if 0 in x.stride() else torch.empty_like(x, dtype=dtype).copy_(x)
+        dims = tuple(range(x.dim())) if dim is None else dim
+        want = torch.logsumexp(x.double(), dims)
+        check(pfkit.logsumexp(x, dim, lse=lse), want, lse, x.numel(), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise", "int16"])
+def test_infinities_and_nan(lse, dtype):
+    for n in (3, 200, 1500, 5000, 20000, 140000, 600000):
+        x = torch.full((7, n), -INF, device="cuda", dtype=dtype)
+        x[1, n // 2], x[2, 1], x[3, n - 1] = 2.0, INF, NAN
+        x[4, 0], x[4, n - 1], x[5], x[6] = INF, NAN, 0.0, -6e4 if dtype == torch.float16 else -3e38
+        want = [-INF, 2.0, INF, NAN, NAN, math.log(n)]
+        check(
+            pfkit.logsumexp(x, 1, lse=lse)[:6],
+            torch.tensor(want, device="cuda", dtype=torch.float64),
+            lse,
+            n,
+            dtype,
+        )
+        assert pfkit.logsumexp(x, 1, lse=lse)[6].isfinite()
+
+
+@pytest.mark.parametrize("n", [1000, 9000, 100000])
+def test_a_single_finite_entry_at_every_boundary(n):
+    at = sorted({p + d for p in range(0, n, 512) for d in (-1, 0, 1) if 0 <= p + d < n})
+    x = torch.full((len(at), n), -INF, device="cuda")
+    x[range(len(at)), at] = 10.0
+    for lse in ("fuse", "int", "int-pairwise"):
+        assert (pfkit.logsumexp(x, 1, lse=lse) == 10).all()
+    if n < 50000:
+        x.requires_grad_()
+        (grad,) = torch.autograd.grad(pfkit.logsumexp(x, 1).sum(), x)
+        assert (grad[range(len(at)), at] == 1).all() and grad.sum() == len(at)
+
+
+def test_half_precision():
+    x = torch.zeros(65536, dtype=torch.float16, device="cuda")
+    assert pfkit.logsumexp(x, 0).item() == 11.09375
+    assert torch_op.logsumexp_tensor(x, 0, dtype=torch.float32).item() == pytest.approx(
+        math.log(65536), rel=1e-7
+    )
+    x = torch.zeros(512, dtype=torch.bfloat16, device="cuda")
+    assert pfkit.logsumexp(x, 0, lse="fuse16").item() == 6.25
+    with pytest.raises(TypeError, match="16"):
+        pfkit.logsumexp(x.float(), 0, lse="fuse16")
+
+
+def test_the_last_row_beyond_2_to_the_31_elements():
+    x = torch.zeros(16384, 133120, dtype=torch.float16, device="cuda")
+    x[-1] = 1.0
+    for lse in ("fuse", "int"):
+        y = torch_op.logsumexp_tensor(x, 1, lse=lse, dtype=torch.float32)
+        assert y[0].item() == pytest.approx(math.log(133120), abs=2e-5)
+        assert y[-1].item() == pytest.approx(1 + math.log(133120), abs=2e-5)
+    flat = torch_op.logsumexp_tensor(x.view(-1), 0, dtype=torch.float32)
+    assert flat.item() == pytest.approx(math.log(16383 * 133120 + 133120 * math.e), abs=1e-5)
+    column = torch_op.logsumexp_tensor(x.t(), 0, dtype=torch.float32)
+    assert column[-1].item() == pytest.approx(1 + math.log(133120), abs=2e-5)
+
+
+def test_memory_stays_with_the_result():
+    x = random(2048, 128256, dtype=torch.bfloat16)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    pfkit.logsumexp(x, 1)
+    assert torch.cuda.max_memory_allocated() - before < 1 << 20
+
+
+SPREADS = {
+    "standard": lambda s: random(*s, seed=1, scale=1.0),
+    "wide": lambda s: random(*s, seed=2, scale=30.0),
+    "offset": lambda s: random(*s, seed=3) + 1000.0,
+    "uniform": lambda s: random(*s, seed=4).abs().neg(),
+    "equal": lambda s: torch.zeros(s, device="cuda"),
+    "small": lambda s: random(*s, seed=5, scale=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize("shape", [(4096, 4), (4096, 100), (2048, 3000), (512, 50000)])
+def test_no_worse_than_torch_or_one_ulp(name, shape):
+    x = SPREADS[name](shape)
+    exact = torch.logsumexp(x.double(), 1)
+    m = x.amax(1).double()
+    size = torch.maximum(torch.maximum(m.abs(), (exact - m).abs()), torch.ones_like(m))
+    ulp = 2.0 ** (torch.floor(torch.log2(size)) - 23)
+    ours, theirs = (((f(x, 1).double() - exact).abs() / ulp) for f in (pfkit.logsumexp, torch.logsumexp))
+    assert ours.max() <= max(1.0, theirs.max())
+    assert ours.quantile(0.95) <= max(1.0, theirs.quantile(0.95))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((50, 700), 1), ((3, 5001), -1), ((20, 30, 40), (1, 2)), ((40, 30), 0)]
+)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradient(shape, dim, dtype):
+    x = random(*shape, dtype=dtype).requires_grad_()
+    y = x.detach().double().requires_grad_()
+    g = torch.rand_like(torch.logsumexp(y, dim))
+    (want,) = torch.autograd.grad(torch.logsumexp(y, dim), y, g)
+    (got,) = torch.autograd.grad(pfkit.logsumexp(x, dim), x, g.to(dtype))
+    tolerance = {torch.float32: 1e-6, torch.float64: 1e-13}.get(dtype, 3 * ROUNDING[dtype])
+    assert got.dtype == dtype and torch.allclose(got.double(), want, rtol=4 * tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("row", "gradient"),
+    [
+        ([-INF, -INF], [0, 0]),
+        ([INF, 1.0], [1, 0]),
+        ([INF, INF], [0.5, 0.5]),
+        ([1e20, 1e20], [0.5, 0.5]),
+        ([0, NAN], [NAN, NAN]),
+    ],
+)
+def test_edges_of_the_gradient(row, gradient):
+    for lse in ("fuse", "int"):
+        for n in (1, 2000):
+            x = torch.tensor(row, device="cuda").repeat(1, n).requires_grad_()
+            (grad,) = torch.autograd.grad(pfkit.logsumexp(x, 1, lse=lse).sum(), x)
+            assert (grad[0, :2] * n).tolist() == pytest.approx(gradient, nan_ok=True)
+
+
+def test_derivatives_of_first_and_second_order():
+    x = random(2, 5, dtype=torch.float64).requires_grad_()
+    for dim in (0, 1, (0, 1)):
+        assert torch.autograd.gradcheck(lambda t, d=dim: pfkit.logsumexp(t, d), (x,))
+        assert torch.autograd.gradgradcheck(lambda t, d=dim: pfkit.logsumexp(t, d), (x,))
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_operators_keep_their_contract(lse):
+    for x, dims in ((random(3, 4), [1]), (random(0, 3), [1]), (random(4, 6).t()[::2], [0])):
+        torch.library.opcheck(torch.ops.pfkit.logsumexp.default, (x.requires_grad_(), dims, lse, None))
+        x = x.detach()
+        value, maximum, total = torch.ops.pfkit.logsumexp.default(x, dims, lse, None)
+        arguments = (torch.ones_like(value).requires_grad_(), x.requires_grad_(), maximum, total, dims, lse)
+        torch.library.opcheck(torch.ops.pfkit.logsumexp_backward.default, arguments)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_torchs_own_samples():
+    invocations = pytest.importorskip("torch.testing._internal.common_methods_invocations")
+    (info,) = [op for op in invocations.op_db if op.name == "logsumexp"]
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+    ):
+        tolerance = {torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(dtype, 1e-5)
+        for sample in info.sample_inputs("cuda", dtype, requires_grad=False):
+            want = torch.logsumexp(sample.input, *sample.args, **sample.kwargs)
+            with pfkit.override_torch():
+                got = torch.logsumexp(sample.input, *sample.args, **sample.kwargs)
+            assert got.dtype == want.dtype
+            assert torch.allclose(got, want, rtol=tolerance, atol=tolerance, equal_nan=True), (dtype, sample)
+
+
+def test_override_serves_cuda():
+    x = torch.full((4, 2), -INF, device="cuda", requires_grad=True)
+    with pfkit.override_torch():
+        torch.logsumexp(x, 1).sum().backward()
+    assert x.grad.eq(0).all()
+
+
+def test_torch_compile():
+    def f(x):
+        return pfkit.logsumexp(x * 2, 1).sum() + pfkit.logsumexp(x, (0, 1))
+
+    x = random(40, 600).requires_grad_()
+    compiled = torch.compile(f, fullgraph=True)
+    assert torch.allclose(compiled(x), f(x))
+    assert torch.allclose(*(torch.autograd.grad(g(x), x)[0] for g in (compiled, f)))
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_a_graph_sees_new_data(lse):
+    for shape in ((16, 100), (4, 300000), (1, 5000000)):
+        x = random(*shape)
+        pfkit.logsumexp(x, 1, lse=lse)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = pfkit.logsumexp(x, 1, lse=lse)
+        x.copy_(random(*shape, seed=9))
+        graph.replay()
+        assert torch.equal(y, pfkit.logsumexp(x, 1, lse=lse))
+
+
+def test_the_current_stream_is_used():
+    x = torch.zeros(2048, 100000, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(20):
+            x.add_(1.0)
+        y = pfkit.logsumexp(x, 1)
+    stream.synchronize()
+    assert torch.allclose(y, torch.full_like(y, 20 + math.log(100000)))
+
+
+def test_a_new_thread_and_many_of_them():
+    x = random(64, 3000)
+    want = pfkit.logsumexp(x, 1, lse="int")
+    torch.cuda.synchronize()
+    results = []
+
+    def work():
+        results.append(all(torch.equal(pfkit.logsumexp(x, 1, lse="int"), want) for _ in range(50)))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 8
+
+
+def test_another_device():
+    if torch.cuda.device_count() < 2:
+        pytest.skip("one GPU here")
+    x = random(5, 3000).to("cuda:1")
+    assert torch.allclose(pfkit.logsumexp(x, 1), torch.logsumexp(x, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_states_join_to_the_bits_of_one_call(dtype):
+    x = random(4, 10000, dtype=dtype)
+    state = pfkit.LSEState.empty((4,), "int", dtype=dtype, reference=x.amax(1), device="cuda")
+    others = [
+        pfkit.LSEState.empty((4,), "int", dtype=dtype, reference=x.amax(1), device="cuda") for _ in range(2)
+    ]
+    for k, chunk in enumerate(torch.split(x[:, torch.randperm(10000, device="cuda")], 777, 1)):
+        (state, *others)[k % 3].update(chunk)
+    joined = others[0].combine(state).combine(others[1])
+    assert torch.equal(joined.value(), pfkit.logsumexp(x, 1, lse="int"))
+    host = pfkit.LSEState.empty((4,), "int", dtype=str(dtype)[6:], reference=x.amax(1).cpu().numpy())
+    host.update(x.cpu().numpy())
+    assert np.array_equal(host.hi, joined.to_numpy().hi) and np.array_equal(host.lo, joined.to_numpy().lo)
+    floats = pfkit.LSEState.empty((4,), dtype=dtype, device="cuda")
+    for chunk in torch.split(x, 777, 1):
+        floats.update(chunk)
+    assert torch.allclose(floats.value(), torch.logsumexp(x, 1), rtol=1e-6)
+
+
+ALONE = """
+import os, torch, pfkit
+x = torch.randn(8, 5000, device="cuda")
+for lse in ("fuse", "int", "int-pairwise"):
+    assert (pfkit.logsumexp(x, 1, lse=lse) - torch.logsumexp(x, 1)).abs().max() < 0.05
+maps = open("/proc/self/maps").read()
+assert "libnvrtc" in maps and "/usr/local/cuda" not in maps and "triton" not in maps.lower(), maps
+print("alone")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_with_the_torch_wheel_alone(tmp_path):
+    hidden = {k: v for k, v in os.environ.items() if "CUDA_HOME" not in k and "CUDA_PATH" not in k}
+    path = os.pathsep.join(p for p in os.environ["PATH"].split(os.pathsep) if not os.path.exists(f"{p}/nvcc"))
+    environment = hidden | {"PATH": path, "PFKIT_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "alone", done.stderr
+    assert len(list(tmp_path.glob("*.cubin"))) == 3

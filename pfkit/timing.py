@@ -63,6 +63,7 @@ class Timers:
         if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
             raise ValueError(f"every must be an int >= 1 or None, not {every!r}")
         self.every = every
+        self.due: int = 1
         self._tokens: list[Token] = []
         self.reset()
 

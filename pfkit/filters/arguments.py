@@ -67,4 +67,4 @@ def is_missing(y: Any) -> bool:
 
 def unmasked(y: np.ma.MaskedArray) -> np.ndarray:
     """A masked array as a plain one with NaN where it is masked: what models understand as missing."""
-    return y.astype(np.result_type(y.dtype, np.float32)).filled(np.nan)
+    return np.ma.filled(y.astype(np.result_type(y.dtype, np.float32)), np.nan)

@@ -440,14 +440,16 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    args = arguments(argv)
-    if args.device == "cuda":
+    words = sys.argv[1:] if argv is None else argv
+    device = argparse.ArgumentParser(add_help=False)
+    device.add_argument("--device")
+    if device.parse_known_args(words)[0].device == "cuda":  # which has arguments of its own
         try:
             from . import bench_lse_cuda
         except ImportError as error:
             sys.exit(f"--device cuda: {error}")
-        bench_lse_cuda.main(args)
-        return
+        sys.exit(bench_lse_cuda.main(words))
+    args = arguments(words)
     if args.markdown:
         print(markdown(json.loads(args.markdown.read_text())))
         return

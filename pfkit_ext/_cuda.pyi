@@ -1,7 +1,9 @@
 def bind(address: int) -> None: ...
 
 class Launch:
-    def __init__(self, function: int, grid: tuple[int, int], threads: int, shared: int, arguments: bytes) -> None: ...
+    def __init__(
+        self, function: int, grid: tuple[int, int], threads: int, shared: int, arguments: bytes
+    ) -> None: ...
     def __call__(
         self,
         stream: int,

@@ -24,7 +24,7 @@ constexpr int FRACTION = 6;
 constexpr int FRACTION = 16;
 #endif
 constexpr float OCTAVES = 64;
-constexpr double UNIT = 1.0576616681273e-05;  // ln 2 / 65536
+constexpr double UNIT = 1.0576586617430806e-05;  // ln 2 / 65536
 
 __shared__ int2 segments[9];
 __shared__ unsigned char steps[512];
@@ -125,7 +125,7 @@ __device__ __forceinline__ State reduce_lanes(State a) {
 
 __device__ __forceinline__ void emit(const Args& a, i64 row, State r) {
   bool finite = r.m - r.m == 0;
-  store_value(a, row, finite ? (double)r.m - r.p * UNIT : (double)r.m);
+  store_value(a, row, finite ? __dsub_rn((double)r.m, __dmul_rn((double)r.p, UNIT)) : (double)r.m);
 }
 
 constexpr int SHORT_THREADS = 128;

@@ -89,7 +89,7 @@ def logsumexp(
 
     Where SciPy 1.17 differs: an infinite term with coefficient 0 is left out there only if the result stays
     finite; nothing to sum has sign -1 there and 0 here; a cancelling largest term gives NaN there and the
-    rest here.
+    rest here, as far as the rest lies within 745 nats of it.
 
     Examples
     --------

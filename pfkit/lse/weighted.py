@@ -19,6 +19,7 @@ from .blocks import BLOCK, blocks, memory_order, pieces, rows_at_once
 from .u128 import add, difference, log_totals
 
 ValueAndSign = tuple[np.ndarray, np.ndarray]
+HUGE = 1e100  # coefficients beyond it, or below its inverse, are scaled
 
 
 class _Method(Protocol):
@@ -63,7 +64,13 @@ class FloatSums:
         if b is None:
             return a.astype(self.dtype), np.ones((), self.dtype)
         b = b.astype(self.dtype)
-        return np.where(b == 0, -np.inf, a.astype(self.dtype)), b
+        a = np.where(b == 0, -np.inf, a.astype(self.dtype))
+        size = np.abs(b[(b != 0) & np.isfinite(b)])
+        if size.size and (size.max() > HUGE or size.min() < 1 / HUGE):
+            # exp(a - m) could underflow before b makes the term large again: exponents of b go into a
+            b, exponent = np.frexp(b)
+            a = a + exponent * np.log(self.dtype.type(2))
+        return a, b
 
     def maximum(self, piece: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         return piece[0].max(axis=1)

@@ -1,6 +1,7 @@
 """logsumexp's contract: SciPy's, for every kernel, axis, dtype and memory layout."""
 
 import itertools
+import math
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
@@ -301,3 +302,19 @@ def test_a_long_strided_row_is_cut_and_joined(lse):
                 spoilt[at, 0] = special
                 np.testing.assert_equal(float(pfkit.logsumexp(spoilt[:, 0], lse=lse)), special)
         assert pfkit.logsumexp(np.full((n, 2), -np.inf, dtype)[:, 0], lse=lse) == -np.inf
+
+
+@pytest.mark.parametrize("lse", ["fuse", "numpy", "int", "int-pairwise"])
+@pytest.mark.parametrize(
+    "a, b, value",
+    [
+        ([0.0, 800.0], [1e300, 1e-300], 800 - 300 * math.log(10)),
+        ([0.0, -800.0], [1e-300, 1e300], -800 + 300 * math.log(10)),
+        ([0.0, -760.0], [1e-320, 1e308], -760 + 308 * math.log(10)),
+        ([0.0, 0.0], [1e308, 1e308], 308 * math.log(10) + math.log(2)),
+        ([-800.0, -800.0], [1e308, 1e308], -800 + 308 * math.log(10) + math.log(2)),
+    ],
+)
+def test_coefficients_of_very_unequal_size(a, b, value, lse):
+    tolerance = {"fuse": 1e-12, "numpy": 1e-12, "int": 2.2e-5, "int-pairwise": 0.01}[lse]
+    assert abs(float(pfkit.logsumexp(np.array(a), b=np.array(b), lse=lse)) - value) < tolerance

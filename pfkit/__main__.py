@@ -54,8 +54,6 @@ def report() -> str:
     missing = [
         f"  {name}: {adds}" for name, adds in OPTIONAL.items() if importlib.util.find_spec(name) is None
     ]
-    unavailable = [kernel for kernel in kernels() if not kernel.available and kernel.name != "torch"]
-    missing += [f"  {kernel.name} on {kernel.device}: {kernel.reason}" for kernel in unavailable]
     lines += ["", "Missing here:" if missing else "Nothing is missing.", *missing]
     return "\n".join(line.rstrip() for line in lines)
 

@@ -308,7 +308,7 @@ def test_a_long_strided_row_is_cut_and_joined(lse):
 @pytest.mark.parametrize(
     "a, b, value",
     [
-        ([0.0, 800.0], [1e300, 1e-300], 800 - 300 * math.log(10)),
+        ([0.0, 800.0], [1e300, 1e-300], 300 * math.log(10)),
         ([0.0, -800.0], [1e-300, 1e300], -800 + 300 * math.log(10)),
         ([0.0, -760.0], [1e-320, 1e308], -760 + 308 * math.log(10)),
         ([0.0, 0.0], [1e308, 1e308], 308 * math.log(10) + math.log(2)),

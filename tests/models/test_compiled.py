@@ -21,9 +21,10 @@ Y[7] = np.nan
 PAGE = (Path(__file__).parents[2] / "docs" / "compiled-models.md").read_text()
 
 
-def block(language):
-    """The first block in that language of the page on compiled models."""
-    return re.search(rf"```{language}\n(.*?)```", PAGE, re.S).group(1)
+def block(language, holding=""):
+    """The first block in that language, and with that text, of the page on compiled models."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.M | re.S)
+    return next(text for text in blocks if holding in text)
 
 
 class Level(StateSpaceModel):
@@ -82,10 +83,27 @@ def test_a_model_in_c(tmp_path):
     check(c_functions(compiled_c(tmp_path)))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="the example builds a shared library the POSIX way")
+def test_the_pages_own_ctypes_and_model(tmp_path, monkeypatch):
+    compiled_c(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block("python", "import ctypes"), names)
+    check(names["functions"])
+    exec(block("python", "class Level"), names)
+    model, y = names["Level"](1.0, 0.7), names["y"]
+    pf = ParticleFilter(model, 20_000, rng=1)
+    compiled = pf.run(y)
+    assert pf._engine is not None
+    model.compiled = lambda: None
+    python = ParticleFilter(model, 20_000, rng=1).run(y)
+    np.testing.assert_allclose(compiled.increment, python.increment, rtol=0, atol=0.1)
+
+
 def test_a_model_in_numba():
     pytest.importorskip("numba")
     names = {}
-    exec(block("python"), names)
+    exec(block("python", "import numba"), names)
     check(names["functions"])
 
 

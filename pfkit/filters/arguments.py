@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-__all__ = ["count", "float_dtype", "is_missing", "real_array", "unmasked"]
+__all__ = ["all_finite", "count", "float_dtype", "is_missing", "real_array", "unmasked"]
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
@@ -38,6 +39,16 @@ def real_array(value: Any, shape: tuple[int, ...], source: str) -> np.ndarray:
     if value.shape != shape:
         raise ValueError(f"{source} returned an array of shape {value.shape}; expected {shape}")
     return value
+
+
+def all_finite(u: Any) -> bool:
+    """Whether an input, a number or a sequence of numbers, has no NaN, infinity or masked element."""
+    if isinstance(u, np.ma.MaskedArray) and np.ma.getmaskarray(u).any():
+        return False
+    try:
+        return all(map(math.isfinite, u)) if np.ndim(u) else math.isfinite(u)
+    except TypeError:
+        raise TypeError(f"an input must be real numbers, not {u!r}") from None
 
 
 def is_missing(y: Any) -> bool:

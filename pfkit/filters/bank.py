@@ -25,7 +25,7 @@ from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
 from .result import FilterResult, Recorder, StepArrays, StepResult
-from .stepping import CHUNK, MAX_THREADS, engine_for, table
+from .stepping import CHUNK, MAX_THREADS, engine_for, inputs_finite, table
 
 __all__ = ["BankResult", "FilterBank"]
 
@@ -265,6 +265,9 @@ class FilterBank:
             if part is not None and (any(t is None for t in part) or len({len(t) for t in part}) > 1):
                 return None
         if len(tables[0]) == 0 or (shifts is not None and len(shifts[0]) != len(tables[0])):
+            return None
+        new = self.filters[0]._x is None
+        if shifts is not None and not all(inputs_finite(u, new) for u in shifts):
             return None
         if not all(e._knows(self.filters[0]._time + len(tables[0])) for e in engines):
             return None

@@ -33,7 +33,7 @@ import pfkit_ext._cpu as _cpu
 
 from .. import timing
 from . import checkpoint
-from .arguments import count, float_dtype, is_missing, real_array, unmasked
+from .arguments import all_finite, count, float_dtype, is_missing, real_array, unmasked
 from .errors import FilterCollapse, InvalidWeight, warn_collapse
 from .moments import mean_and_variance, weighted_quantile
 from .precision import replicates
@@ -317,6 +317,8 @@ class ParticleFilter:
         shape = np.shape(u)
         if shape != (self._input_dim,) and not (shape == () and self._input_dim == 1):
             raise ValueError(f"step {t}: the input must have shape ({self._input_dim},), not {shape}: {u!r}")
+        if not all_finite(u):
+            raise ValueError(f"step {t}: the input must be finite, not {u!r}")
 
     def _resample(self, t: int, timers: timing.Timers | None) -> None:
         n = self.n_particles

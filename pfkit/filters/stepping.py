@@ -104,6 +104,11 @@ def table(series: Any, dim: int) -> np.ndarray | None:
     return np.ascontiguousarray(series, np.float64).reshape(len(series), dim)
 
 
+def inputs_finite(u: np.ndarray, new: bool) -> bool:
+    """Whether all inputs that are used are finite; ``new``: the first, of a new filter, is not used."""
+    return bool(np.isfinite(u[1:] if new else u).all())
+
+
 class Engine:
     """The compiled side of one filter."""
 
@@ -185,7 +190,7 @@ class Engine:
         u = table(inputs, self.compiled.input_dim) if self.compiled.input_dim else None
         if y is None or len(y) == 0 or (self.compiled.input_dim and u is None):
             return None
-        if u is not None and len(u) != len(y):
+        if u is not None and (len(u) != len(y) or not inputs_finite(u, pf._x is None)):
             return None
         if not self._knows(pf._time + len(y)):
             return None

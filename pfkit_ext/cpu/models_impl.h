@@ -227,6 +227,12 @@ static void F(robot_likelihood)(LIKELIHOOD_ARGUMENTS)
         }
         M(put)(log_g + j, total, count);
     }
+    /* max and min above lose NaN: a particle that stands nowhere must not get the floor */
+    for (int64_t j = 0; j < n; j++) {
+        T east = x[j], north = x[n + j], phi = x[2 * n + j];
+        int nowhere = (east != east) | (north != north) | !(phi - phi == (T)0);
+        log_g[j] = nowhere ? (T)NAN : log_g[j];
+    }
 }
 
 #undef C

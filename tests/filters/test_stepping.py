@@ -13,6 +13,7 @@ import pytest
 from pfkit import (
     BearingsOnly,
     CollapseWarning,
+    FilterBank,
     FilterCollapse,
     InvalidWeight,
     LinearGaussian,
@@ -340,3 +341,64 @@ def test_timers_change_nothing_and_see_every_phase(every):
     if every == 1:
         phases = {row.phase for row in timers.rows()}
         assert {"propagate", "likelihood", "lse", "resample", "gather"} <= phases
+
+
+def plain(model):
+    """The same model without its compiled functions."""
+    model = copy.copy(model)
+    model.compiled = lambda: None
+    return model
+
+
+@pytest.mark.parametrize(
+    "bad", [np.nan, np.inf, -np.inf, np.ma.masked], ids=["nan", "inf", "minus inf", "masked"]
+)
+@pytest.mark.parametrize("as_list", [False, True])
+def test_inputs_must_be_finite(bad, as_list):
+    model, k = robot(), 6
+    u = np.ma.array(ODOMETRY) if bad is np.ma.masked else ODOMETRY.copy()
+    u[k, 1] = bad
+    u = list(u) if as_list else u
+    states = []
+    for m in (model, plain(model)):
+        pf = ParticleFilter(m, 100, rng=1)
+        with pytest.raises(ValueError, match="step 6: the input must be finite, not "):
+            pf.run(RANGES, u)
+        states.append((pf.time, np.isfinite(pf.particles).all()))
+        bank = FilterBank(m, 100, n_filters=2, rng=1)
+        with pytest.raises(ValueError, match="step 6: the input must be finite, not "):
+            bank.run(RANGES, u)
+        pf = ParticleFilter(m, 100, rng=1)
+        pf.step(RANGES[0], ODOMETRY[0])
+        with pytest.raises(ValueError, match="step 1: the input must be finite, not "):
+            pf.predict(u[k])
+        assert pf.time == 0 and pf.predict(ODOMETRY[1]) is None
+    assert states == [(5, True)] * 2
+
+
+def test_the_first_input_of_a_new_filter_is_not_looked_at():
+    u = ODOMETRY.copy()
+    u[0] = np.nan
+    results = [
+        ParticleFilter(robot(), 100, rng=1).run(RANGES, u).log_likelihood,
+        ParticleFilter(robot(), 100, rng=1).run(RANGES, ODOMETRY).log_likelihood,
+        FilterBank(robot(), 100, rng=1).run(RANGES, u).log_likelihood[0],
+    ]
+    assert len(set(results)) == 1 and math.isfinite(results[0])
+    pf = ParticleFilter(robot(), 100, rng=1)
+    pf.run(RANGES[:5], u[:5])
+    with pytest.raises(ValueError, match="step 5: the input must be finite"):
+        pf.run(RANGES[:5], u[:5])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("coordinate, bad", [(0, np.nan), (1, np.nan), (2, np.nan), (2, np.inf)])
+def test_a_robot_that_stands_nowhere_is_invalid_not_an_outlier(dtype, coordinate, bad):
+    model = robot(outlier_probability=0.1)
+    for n, at in ((100, 0), (100, 99), (7, 3)):
+        pf = ParticleFilter(model, n, rng=1, dtype=dtype)
+        pf.step(RANGES[0], ODOMETRY[0])
+        pf._x[coordinate, at] = bad
+        with pytest.raises(InvalidWeight) as caught:
+            pf.update(RANGES[1])
+        assert caught.value.particle == at

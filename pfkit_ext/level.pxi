@@ -144,6 +144,7 @@ cdef extern from "models.h" nogil:
 
 cdef extern from "step.h" nogil:
     int PF_STEP_FAILED
+    int PF_STEP_NO_WEIGHTS
     ctypedef struct pf_filter:
         pf_transition_f64 transition_f64
         pf_transition_f32 transition_f32

@@ -220,9 +220,12 @@ def gather(x, ancestors, out):
     cdef const double[:, ::1] x64
     cdef float[:, ::1] o32
     cdef double[:, ::1] o64
-    cdef size_t i, d = x.shape[0], N = a.shape[0]
+    cdef size_t i, d, N = a.shape[0]
     cdef int64_t distinct = 0
-    cdef uint64_t n = x.shape[1]
+    cdef uint64_t n
+    if x.ndim != 2 or x.dtype not in (np.float32, np.float64):
+        raise ValueError(f"x must be float32 or float64 of shape (d, n), not {x.dtype}, {x.shape}")
+    d, n = x.shape[0], x.shape[1]
     if out.shape != (d, N) or out.dtype != x.dtype:
         raise ValueError(f"out must be {x.dtype} of shape ({d}, {N}), not {out.dtype}, {out.shape}")
     if N:

@@ -187,6 +187,9 @@ cdef class Stepper:
             f.u = &u[b if u.shape[0] > 1 else 0, begin, 0] if u is not None else NULL
         with nogil:
             _level.step.run(self.f, B, steps, self.threads, self.scratch, self.scratch_size)
+        for b in range(B):
+            if self.f[b].status == PF_STEP_NO_WEIGHTS:
+                raise ValueError(f"filter {b}: no ancestors can be drawn: the weights are negative, not finite, or all 0")
         done, failed = np.empty(B, np.int64), np.empty(B, np.bool_)
         x_swapped, w_swapped = np.empty(B, np.bool_), np.empty(B, np.bool_)
         for b in range(B):

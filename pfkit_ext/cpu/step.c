@@ -120,21 +120,24 @@ static size_t step_scratch(int d, int noise_dim, int single, size_t n)
         return isfinite(*increment);                                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    static void step_resample_##F(pf_filter *f)                                                                        \
+    /* 0 if there is nothing to resample by */                                                                         \
+    static int step_resample_##F(pf_filter *f)                                                                         \
     {                                                                                                                  \
         uint64_t bits;                                                                                                 \
         uint32_t words[4];                                                                                             \
         const pf_random_stream s = step_stream(f, f->time, STREAM_RESAMPLE);                                           \
         if (!f->have_ints) {                                                                                           \
-            quantize32_##F((const T *)f->w, f->n, f->ints);                                                            \
+            if (quantize32_##F((const T *)f->w, f->n, f->ints) >= 0) return 0;                                         \
             f->total = 0;                                                                                              \
         }                                                                                                              \
         if (!f->total) f->total = resample_sum32(f->ints, f->n);                                                       \
+        if (!f->total) return 0;                                                                                       \
         pf_philox(PF_PHILOX_ROUNDS, s.key, 0, s.stream, words);                                                        \
         bits = (uint64_t)words[0] << 32 | words[1];                                                                    \
         f->n_unique = systematic32(f->ints, f->n, f->total, f->n, u128_hi(u128_mul64(f->total, bits)), f->ancestors);  \
         f->have_ints = 0;                                                                                              \
         f->total = 0;                                                                                                  \
+        return 1;                                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
     static void step_moments_##F(const pf_filter *f, double *mean, double *variance)                                   \
@@ -252,7 +255,13 @@ static void step_filter(pf_filter *f, size_t steps, step_team *team, long *round
         f->resampled = moves && f->resample_next;
         f->n_unique = f->n;
         if (f->resampled) {
-            STEP_CALL(f, step_resample, f);
+            if (!STEP_CALL(f, step_resample, f)) {
+                f->time--;
+                f->resampled = 0;
+                f->status = PF_STEP_NO_WEIGHTS;
+                f->done = k;
+                return;
+            }
             f->resample_next = 0;
             f->equal = f->from_equal = 1;
             ess = f->ess = (double)f->n;

@@ -13,7 +13,7 @@
 #include "models.h"
 
 enum { PF_STEP_FUSE = 0, PF_STEP_INT = 1 };
-enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1 };
+enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1, PF_STEP_NO_WEIGHTS = 2 };
 
 typedef struct {
     /* the model */
@@ -51,7 +51,8 @@ typedef struct {
     /* observations and inputs of this call: (steps, y_dim), (steps, u_dim) or NULL */
     const double *y, *u;
     size_t done;                     /* steps finished */
-    int status;                      /* FAILED: step `done` is predicted but not weighed */
+    int status;                      /* FAILED: step `done` is predicted but not weighed; NO_WEIGHTS: not begun, the weights
+                                        it resamples by are negative, not finite or all 0 */
 } pf_filter;
 
 typedef struct {

@@ -222,3 +222,85 @@ def test_levels_do_not_change_integer_weights(tmp_path):
         seen.add(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
     assert len(seen) == 1 and "StepResult" in seen.pop()
     assert pfkit.__version__
+
+
+def saved_fields(path, **options):
+    pf = ParticleFilter(MODEL, 16, rng=1, **options)
+    pf.run(Y[:6])
+    pf.save(path)
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+NAN, TINY = np.full(16, np.nan), np.full(16, 1e-3)
+DAMAGE = {
+    "particles": [
+        np.zeros((1, 8)), np.zeros(16), np.zeros((16, 1)), np.zeros((1, 16), np.float32), np.zeros((2, 16)),
+        np.zeros((0, 16)), np.zeros((1, 16), "U8"), np.zeros((1, 16), np.int64),
+    ],
+    "weights": [np.zeros(16), NAN, -TINY, np.full(16, np.inf), np.ones(15),
+                np.ones((1, 16)), TINY.astype("f4")],
+    "log_weights": [NAN, np.full(16, np.inf), np.full(16, -np.inf), np.ones(17), np.ones(16, np.int64)],
+    "ints": [np.zeros(16, np.uint32), np.ones(4, np.uint32), np.ones(16, np.uint64), np.ones(16, np.int32)],
+    "key": [np.zeros(3, np.uint64), np.zeros(2, np.int64), np.uint64(1)],
+    "time": [-1, -5, 2**62, 1.5, "now", np.zeros(2, np.int64)],
+    "n_particles": [0, -1, 2**60, 1.0],
+    "unique_next": [-1, 17],
+    "n_unique": [0, 17],
+    "ess": [np.nan, -1.0, 1e9],
+    "ess_threshold": [np.nan, -1.0],
+    "log_likelihood": [np.nan, np.inf],
+    "dtype": ["float16", "object", 3],
+    "lse": ["none", 1],
+    "on_collapse": ["ignore"],
+    "resampling": ["none"],
+    "n_threads": [0, -3],
+    "scalar": [2, "yes"],
+    "format": ["1", np.ones(2, np.int64)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_each_field_of_a_file_is_checked(tmp_path, name):
+    path = tmp_path / "f"
+    good = saved_fields(path, lse="int")
+    for value in DAMAGE[name]:
+        np.savez(tmp_path / "bad.npz", **{**good, name: value})
+        with pytest.raises(ValueError, match=rf"^not a file written by ParticleFilter.save: .*{name}"):
+            ParticleFilter.load(tmp_path / "bad.npz", MODEL)
+    np.savez(tmp_path / "bad.npz", **{key: value for key, value in good.items() if key != name})
+    if name == "particles":  # then the filter would be one that has not begun, and has no time
+        name = "time"
+    if name != "ints":
+        with pytest.raises(ValueError, match=rf"^not a file written by ParticleFilter.save: .*{name}"):
+            ParticleFilter.load(tmp_path / "bad.npz", MODEL)
+
+
+def test_files_of_other_kinds_and_damaged_ones(tmp_path):
+    path, bad = tmp_path / "f", tmp_path / "bad"
+    saved_fields(path)
+    whole = path.read_bytes()
+    contents = [b"", b"text\n", b"PK\x03\x04"]
+    contents += [whole[:-1], whole[:-30], whole[: len(whole) // 2], whole[:100]]
+    for at in range(30, len(whole) - 400, 97):  # one byte flipped, here and there
+        contents.append(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+    refused = 0
+    for content in contents:
+        bad.write_bytes(content)
+        try:
+            ParticleFilter.load(bad, MODEL).run(Y[6:12])
+        except ValueError as error:
+            assert str(error).startswith("not a file written by ParticleFilter.save: ")
+            refused += 1
+    assert refused > len(contents) // 2
+    np.save(tmp_path / "one.npy", np.ones(3))
+    with pytest.raises(ValueError, match="^not a file written by ParticleFilter.save: .*single array"):
+        ParticleFilter.load(tmp_path / "one.npy", MODEL)
+
+
+def test_particles_in_any_memory_order(tmp_path):
+    good = saved_fields(tmp_path / "f")
+    whole = ParticleFilter.load(tmp_path / "f", MODEL)
+    np.savez(tmp_path / "g.npz", **{**good, "particles": np.asfortranarray(good["particles"])})
+    again = ParticleFilter.load(tmp_path / "g.npz", MODEL)
+    assert again.run(Y[6:12]).log_likelihood == whole.run(Y[6:12]).log_likelihood

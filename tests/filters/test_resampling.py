@@ -451,3 +451,14 @@ def test_every_simd_level_gives_the_same_bits():
         assert name == level
         seen[level] = digest
     assert "portable" in seen and len(set(seen.values())) == 1, seen
+
+
+def test_gather_refuses_other_shapes_and_dtypes():
+    a = np.zeros(4, np.int64)
+    for x in (np.zeros(4), np.zeros((1, 2, 4)), np.zeros((1, 4), np.int64), np.zeros((1, 4), np.float16)):
+        with pytest.raises(ValueError):
+            _cpu.gather(x, a, np.zeros((1, 4), x.dtype))
+    with pytest.raises(ValueError):
+        _cpu.gather(np.zeros((1, 4)), a.astype(np.int32), np.zeros((1, 4)))
+    with pytest.raises(ValueError):
+        _cpu.gather(np.zeros((1, 4)), a, np.zeros((1, 5)))

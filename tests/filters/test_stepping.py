@@ -402,3 +402,18 @@ def test_a_robot_that_stands_nowhere_is_invalid_not_an_outlier(dtype, coordinate
         with pytest.raises(InvalidWeight) as caught:
             pf.update(RANGES[1])
         assert caught.value.particle == at
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("bad", [0.0, np.nan, -1.0])
+def test_the_loop_refuses_weights_that_cannot_be_resampled(bad, dtype):
+    pf = ParticleFilter(LocalLevel(1.0, 0.8), 64, rng=1, dtype=dtype, ess_threshold=1)
+    pf.run(WALK[:3])
+    pf._w[:] = bad
+    with pytest.raises(ValueError, match="no ancestors can be drawn"):
+        pf.run(WALK[3:6])
+    pf = ParticleFilter(LocalLevel(1.0, 0.8), 64, rng=1, lse="int", dtype=dtype, ess_threshold=1)
+    pf.run(WALK[:3])
+    pf._ints[:] = 0
+    with pytest.raises(ValueError, match="no ancestors can be drawn"):
+        pf.run(WALK[3:6])

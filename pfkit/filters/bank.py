@@ -22,7 +22,7 @@ import pfkit_ext._cpu as _cpu
 
 from .arguments import count
 from .errors import FilterCollapse, InvalidWeight
-from .particle_filter import ParticleFilter
+from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
 from .result import FilterResult, Recorder, StepArrays, StepResult
 from .stepping import CHUNK, MAX_THREADS, engine_for, inputs_finite, table
@@ -271,7 +271,16 @@ class FilterBank:
             return None
         if not all(e._knows(self.filters[0]._time + len(tables[0])) for e in engines):
             return None
-        return self._loop(np.array(tables), None if shifts is None else np.array(shifts), recorders)
+        held = []
+        try:
+            for pf in self.filters:
+                if not pf._lock.acquire(False):
+                    raise RuntimeError(IN_USE)
+                held.append(pf)
+            return self._loop(np.array(tables), None if shifts is None else np.array(shifts), recorders)
+        finally:
+            for pf in held:
+                pf._lock.release()
 
     def _loop(self, y, u, recorders) -> BankResult:
         self._settle()

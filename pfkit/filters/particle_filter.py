@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import perf_counter_ns
@@ -46,6 +47,7 @@ from .weighing import error_bound, weigher
 __all__ = ["ParticleFilter"]
 
 ON_COLLAPSE = ("raise", "warn", "keep")
+IN_USE = "this filter is in use by another thread"
 
 
 class ParticleFilter:
@@ -158,6 +160,15 @@ class ParticleFilter:
         self._ancestors = np.empty(n, np.int64)
         self._joint = self._ancestors.view(self.dtype)[:n]
         self._engine = engine_for(self)
+        self._lock = threading.RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are in use by nobody."""
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
 
     # ---- what it holds -------------------------------------------------------------------------------------
 
@@ -234,7 +245,12 @@ class ParticleFilter:
         u : array_like, optional
             Input of this transition, (input_dim,) (or a number if input_dim is 1), for models that take one.
         """
-        self._predict(u, self._timers())
+        if not self._lock.acquire(False):
+            raise RuntimeError(IN_USE)
+        try:
+            self._predict(u, self._timers())
+        finally:
+            self._lock.release()
 
     def update(self, y: Any) -> StepResult:
         """Weigh the particles by an observation of the current time.
@@ -248,13 +264,23 @@ class ParticleFilter:
         InvalidWeight
             The model's log-likelihood is NaN or +inf for a particle.
         """
-        return self._update(y, self._timers(new_step=False))
+        if not self._lock.acquire(False):
+            raise RuntimeError(IN_USE)
+        try:
+            return self._update(y, self._timers(new_step=False))
+        finally:
+            self._lock.release()
 
     def step(self, y: Any, u: Any = None) -> StepResult:
         """``predict(u)``, then ``update(y)``."""
-        timers = self._timers()
-        self._predict(u, timers)
-        return self._update(y, timers)
+        if not self._lock.acquire(False):
+            raise RuntimeError(IN_USE)
+        try:
+            timers = self._timers()
+            self._predict(u, timers)
+            return self._update(y, timers)
+        finally:
+            self._lock.release()
 
     def _timers(self, new_step: bool = True) -> timing.Timers | None:
         """The timers in force, on the steps they time."""
@@ -284,7 +310,9 @@ class ParticleFilter:
 
     def _move(self, t: int, u: Any) -> None:
         """The Python model's transition to time t."""
-        x = self._x[0] if self._scalar else self._x.T
+        # It may work in place, and fail half way: it gets a copy.
+        np.copyto(self._x_next, self._x)
+        x = self._x_next[0] if self._scalar else self._x_next.T
         rng = self._streams.at(t, TRANSITION)
         if self._input_dim:
             moved = self.model.transition(x, t, rng, u)
@@ -293,13 +321,19 @@ class ParticleFilter:
         if moved is not x:
             moved = real_array(moved, x.shape, "transition")
             np.copyto(x, moved, "same_kind")
+        self._x, self._x_next = self._x_next, self._x
 
     def _draw_initial(self, timers: timing.Timers | None) -> None:
         start = perf_counter_ns() if timers is not None else 0
         n = self.n_particles
         x = np.asarray(self.model.initial(n, self._streams.at(0, INITIAL)))
         dim = getattr(self.model, "state_dim", None)
-        x = real_array(x, (n,) if dim is None else (n, dim), f"initial, of a model with state_dim {dim},")
+        try:
+            x = real_array(x, (n,) if dim is None else (n, dim), f"initial, of a model with state_dim {dim},")
+        except ValueError as error:
+            if dim is not None or x.ndim != 2:
+                raise
+            raise ValueError(f"{error}; set `state_dim = {x.shape[1]}` in the model class") from None
         self._scalar = dim is None
         particles = np.empty((1 if dim is None else dim, n), self.dtype)
         np.copyto(particles[0] if self._scalar else particles.T, x, "same_kind")
@@ -346,7 +380,7 @@ class ParticleFilter:
         if self._x is None:
             raise RuntimeError("update() before the first predict(): there are no particles yet")
         if is_missing(y):
-            return StepResult(0.0, self._ess, self._resampled, self._n_unique)
+            return StepResult(0.0, self.ess, self._resampled, self._n_unique)
         if isinstance(y, np.ma.MaskedArray):
             y = unmasked(y)
         n = self.n_particles
@@ -429,7 +463,17 @@ class ParticleFilter:
         ------
         FilterCollapse, InvalidWeight
             As ``update``; the exception's ``result`` holds the steps before it.
+        RuntimeError
+            Another thread is using this filter.
         """
+        if not self._lock.acquire(False):
+            raise RuntimeError(IN_USE)
+        try:
+            return self._run(observations, inputs, store, progress)
+        finally:
+            self._lock.release()
+
+    def _run(self, observations: Any, inputs: Any, store: Any, progress: Any) -> FilterResult:
         observations, inputs = _series("observations", observations), _series("inputs", inputs)
         total = _length(observations)
         if (inputs is None) != (self._input_dim == 0):

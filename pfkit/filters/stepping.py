@@ -8,6 +8,8 @@ compiled. Both ways draw the same random numbers and call the same primitives: e
 
 from __future__ import annotations
 
+import numbers
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -46,9 +48,12 @@ def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
         raise TypeError(f"{model!r}.compiled() must return a CompiledModel or None, not {found!r}")
     state_dim, input_dim = getattr(model, "state_dim", None), int(getattr(model, "input_dim", 0) or 0)
     if (found.state_dim, found.input_dim) != (state_dim, input_dim):
+        wanted = {"state_dim": state_dim, "input_dim": input_dim}
+        change = ", ".join(f"{name}={dim}" for name, dim in wanted.items() if getattr(found, name) != dim)
         raise ValueError(
-            f"{model!r} has state_dim {state_dim} and input_dim {input_dim}, but its compiled() "
-            f"{found.state_dim} and {found.input_dim}"
+            f"{type(model).__name__}.compiled() returned state_dim {found.state_dim}, "
+            f"input_dim {found.input_dim}; the model has state_dim {state_dim}, input_dim {input_dim}: "
+            f"pass CompiledModel(..., {change})"
         )
     return found if found.supports(dtype) else None
 
@@ -68,19 +73,35 @@ def engine_for(pf: Any) -> Engine | None:
 
 
 def vector(value: Any, dim: int) -> np.ndarray | None:
-    """``value`` as float64 (dim,), None if it is anything but that many plain numbers."""
-    try:
-        row = np.asarray(_unmasked(value), np.float64)
-    except (TypeError, ValueError):
-        return None
+    """``value`` as float64 (dim,), None if it is anything but that many plain numbers.
+
+    TypeError for an array of another dtype: complex numbers, text, dates.
+    """
+    if type(value) is not float:
+        try:
+            value = np.asarray(_unmasked(value))
+        except (TypeError, ValueError):
+            return None
+        if value.dtype.kind not in "fiub":
+            if value.dtype != object:
+                raise TypeError(f"a compiled model takes real numbers, not dtype {value.dtype}: {value!r}")
+            if not _numbers(value):
+                return None
+    row = np.asarray(value, np.float64)
     if row.shape != (dim,) and not (row.shape == () and dim == 1):
         return None
     return np.ascontiguousarray(row).reshape(dim)
 
 
+def _numbers(array: np.ndarray) -> bool:
+    """Whether an array of objects holds real numbers and None only."""
+    kinds = (numbers.Real, Decimal, np.bool_)
+    return all(v is None or isinstance(v, kinds) and not isinstance(v, np.timedelta64) for v in array.flat)
+
+
 def _unmasked(value: Any) -> Any:
     """Masked numbers as NaN."""
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ma.MaskedArray) and value.dtype.kind in "fiub":
         return np.ma.filled(value.astype(np.float64), np.nan)
     return value
 
@@ -93,10 +114,12 @@ def table(series: Any, dim: int) -> np.ndarray | None:
         blank = np.full(dim, np.nan) if dim > 1 else np.nan
         rows = [blank if y is None else _unmasked(y) for y in series]
         try:
-            series = np.array(rows, np.float64)
+            series = np.array(rows)
+            if series.dtype == object and _numbers(series):
+                series = series.astype(np.float64)
         except (TypeError, ValueError):
             return None
-    if series.dtype.kind not in "fiu":
+    if series.dtype.kind not in "fiub":
         return None
     series = _unmasked(series)
     if series.shape != (len(series), dim) and not (series.ndim == 1 and dim == 1):

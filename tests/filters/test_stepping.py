@@ -4,8 +4,13 @@ import copy
 import hashlib
 import math
 import os
+import pickle
+import re
 import subprocess
 import sys
+import threading
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ import pytest
 from pfkit import (
     BearingsOnly,
     CollapseWarning,
+    CompiledModel,
     FilterBank,
     FilterCollapse,
     InvalidWeight,
@@ -298,7 +304,7 @@ def test_observations_of_other_kinds_fall_back():
     np.testing.assert_array_equal(ParticleFilter(model, 50, rng=1).run(masked).increment, expected)
     np.testing.assert_array_equal(table(masked, 1), [[0.5], [np.nan], [1.0]])
     assert table([[1, 2], [3]], 2) is None and table(["a"], 1) is None
-    assert vector("a", 1) is None and vector([1, 2], 3) is None
+    assert vector([1, 2], 3) is None and vector({"a": 1}, 1) is None and vector([[1, 2], [3]], 2) is None
 
 
 def test_a_copy_goes_its_own_way():
@@ -417,3 +423,108 @@ def test_the_loop_refuses_weights_that_cannot_be_resampled(bad, dtype):
     pf._ints[:] = 0
     with pytest.raises(ValueError, match="no ancestors can be drawn"):
         pf.run(WALK[3:6])
+
+
+@pytest.mark.parametrize(
+    "y",
+    [1 + 0j, "0.5", b"0.5", np.datetime64("2020-01-01"), np.timedelta64(3, "s"), np.ma.array([1j])],
+    ids=lambda y: type(y).__name__,
+)
+def test_observations_that_are_no_real_numbers_are_refused(y):
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1)
+    pf.predict()
+    with pytest.raises(TypeError, match="dtype " + re.escape(str(np.asarray(y).dtype))):
+        pf.update(y)
+    for series in ([0.1, y], np.array([y, y]).reshape(2)):
+        with pytest.raises(TypeError, match="dtype"):
+            ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1).run(series)
+        with pytest.raises(TypeError, match="dtype"):
+            FilterBank(LocalLevel(1.0, 1.0), 50, rng=1).run(series)
+
+
+def test_observations_that_are_real_numbers_of_any_kind():
+    expected = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1).run([1.0, None, 0.0]).increment
+    for series in (
+        [Fraction(1), None, Decimal(0)],
+        [True, None, False],
+        np.array([1, None, 0], object),
+        [np.float32(1), np.nan, np.int8(0)],
+    ):
+        result = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1).run(series)
+        np.testing.assert_array_equal(result.increment, expected)
+    flags = np.array([True, False])
+    first = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1).run(flags).increment
+    assert_equal = np.testing.assert_array_equal
+    assert_equal(first, ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1).run(flags * 1.0).increment)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_one_filter_in_two_threads_is_refused(compiled):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(LocalLevel):
+        def initial(self, n, rng):
+            entered.set()
+            assert leave.wait(20)
+            return super().initial(n, rng)
+
+    model = Slow(1.0, 1.0) if compiled else plain(Slow(1.0, 1.0))
+    pf = ParticleFilter(model, 50, rng=1)
+    bank = FilterBank(model, 50, rng=1)
+    bank.filters[0] = pf
+    results = []
+    worker = threading.Thread(target=lambda: results.append(pf.run(WALK)))
+    worker.start()
+    try:
+        assert entered.wait(20)
+        for call in (
+            lambda: pf.run(WALK),
+            lambda: pf.step(0.0),
+            pf.predict,
+            lambda: pf.update(0.0),
+            lambda: bank.run(WALK),
+        ):
+            with pytest.raises(RuntimeError, match="^this filter is in use by another thread$"):
+                call()
+    finally:
+        leave.set()
+        worker.join()
+    alone = LocalLevel(1.0, 1.0)
+    again = ParticleFilter(alone if compiled else plain(alone), 50, rng=1).run(WALK)
+    assert results[0].log_likelihood == again.log_likelihood
+    pf.step(0.0)
+    twin = pickle.loads(pickle.dumps(ParticleFilter(alone, 50, rng=1)))
+    assert twin.run(WALK).log_likelihood == ParticleFilter(alone, 50, rng=1).run(WALK).log_likelihood
+
+
+def test_a_filter_is_free_again_after_an_error():
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=1)
+    for call in (lambda: pf.update(0.0), lambda: pf.run(3), lambda: pf.predict(1.0) or pf.predict(1.0)):
+        with pytest.raises((RuntimeError, TypeError, ValueError)):
+            call()
+    answers = []
+    worker = threading.Thread(target=lambda: answers.append(pf.run(WALK)))
+    worker.start()
+    worker.join()
+    assert len(answers) == 1
+
+
+@pytest.mark.parametrize("model", [LocalLevel(1.0, 1.0), plain(LocalLevel(1.0, 1.0))])
+def test_a_missing_observation_after_a_kept_collapse_has_no_ess(model):
+    pf = ParticleFilter(model, 16, rng=1, on_collapse="keep")
+    pf.step(1e200)
+    assert pf.update(None).ess == pf.ess == 0.0
+
+
+def test_dimensions_that_disagree_say_what_to_change():
+    class Flat(LinearGaussian):
+        def compiled(self):
+            return CompiledModel.ready("local_level", [1.0, 1.0, 0.0], state_dim=None)
+
+    model = Flat(np.eye(3), np.eye(3), np.eye(3), np.eye(3), np.zeros(3), np.eye(3))
+    expected = (
+        "Flat.compiled() returned state_dim None, input_dim 0; the model has state_dim 3, input_dim 0: "
+        "pass CompiledModel(..., state_dim=3)"
+    )
+    with pytest.raises(ValueError, match=re.escape(expected)):
+        ParticleFilter(model, 10)

@@ -55,6 +55,20 @@ def _signature(real: str, transition: bool) -> tuple[re.Pattern, str]:
     return re.compile(r"void\(" + ",".join(arguments) + r"\)(?:noexcept)?(?:nogil)?"), text
 
 
+#: Where the params of ready models hold lengths.
+_LENGTHS = {"linear": (0, 1), "bearings": (6,), "robot": (7,)}
+
+
+def _size(params: np.ndarray, k: int) -> int:
+    """params[k], a length."""
+    if k >= params.size:
+        raise ValueError(f"at least {k + 1} params are needed, not {params.size}")
+    value = float(params[k])
+    if not (0 <= value < 1 << 40 and value == int(value)):
+        raise ValueError(f"params[{k}] is a length and cannot be {value}")
+    return int(value)
+
+
 class CompiledModel:
     """Transition and log-likelihood of a model as C functions.
 
@@ -149,7 +163,34 @@ class CompiledModel:
         self._keep = ()
         self.functions = name
         self._describe(params, state_dim, noise_dim, observation_dim, input_dim, steps)
+        self._check_ready(name)
         return self
+
+    def _check_ready(self, name: str) -> None:
+        """What the functions read and write must be there; ValueError otherwise."""
+        p, given = self.params, (self.state_dim or 1, self.noise_dim, self.observation_dim, self.input_dim)
+        lead = [_size(p, k) for k in _LENGTHS.get(name, ())]
+        if name == "linear":
+            d, o = lead
+            most = _cpu.model_max_dim()
+            if not (1 <= d <= most and 1 <= o <= most):
+                raise ValueError(f"'linear' needs params that begin with d and p in 1 .. {most}, not {p[:2]}")
+            size, dims = 2 + 2 * d * d + o * d + o * o, (d, d, o, 0)
+        elif name == "bearings":
+            size, dims = 7 + 2 * max(lead[0], 1), (4, 4, 1, 0)
+            steps = self.steps
+            if lead[0] > 0 and (steps is None or not 0 <= steps <= lead[0]):
+                raise ValueError(f"'bearings' with a path of {lead[0]} needs steps up to it, not {steps}")
+        elif name == "robot":
+            size, dims = 8 + 8 * lead[0], (3, 3, lead[0], 3)
+        else:
+            size, dims = {"local_level": 3, "volatility": 4, "theta": 6}[name], (1, 1, 1, 0)
+        if p.size != size:
+            raise ValueError(f"{name!r} needs {size} params here, not {p.size}")
+        if given != dims:
+            raise ValueError(
+                f"{name!r} needs (state_dim, noise_dim, observation_dim, input_dim) {dims}, not {given}"
+            )
 
     def supports(self, dtype: Any) -> bool:
         """Whether there are functions for this dtype."""

@@ -162,7 +162,7 @@ def test_dimensions_out_of_range(functions, keywords):
 
 
 def test_a_model_must_agree_with_its_compiled_form(functions):
-    with pytest.raises(ValueError, match="state_dim None and input_dim 0"):
+    with pytest.raises(ValueError, match="the model has state_dim None, input_dim 0: pass .*state_dim=None"):
         ParticleFilter(Level(1.0, 1.0, functions, state_dim=1), 10)
     model = Level(1.0, 1.0, functions)
     model.compiled = lambda: "fast"
@@ -180,3 +180,38 @@ def test_ready_models_by_name():
     with pytest.raises(ValueError, match="no ready compiled model 'walk'"):
         CompiledModel.ready("walk", (), state_dim=None)
     assert "local_level" in repr(LocalLevel(1.0, 1.0).compiled())
+
+
+READY = {
+    "local_level": ([1.0, 1.0, 0.0], dict(state_dim=None)),
+    "volatility": ([0.0, 0.9, 0.3, -0.9], dict(state_dim=1)),
+    "theta": ([0.1] * 6, dict(state_dim=None)),
+    "linear": ([2, 1, *[0.5] * 11], dict(state_dim=2, noise_dim=2)),
+    "bearings": ([1.0] * 6 + [2.0] + [0.0] * 4, dict(state_dim=4, noise_dim=4, steps=2)),
+    "robot": ([0.1] * 7 + [2.0] + [1.0] * 16, dict(state_dim=3, noise_dim=3, observation_dim=2, input_dim=3)),
+}
+
+
+@pytest.mark.parametrize("name", READY)
+def test_ready_models_check_params_and_dimensions(name):
+    params, dims = READY[name]
+    CompiledModel.ready(name, params, **dims)
+    for wrong in (params[:-1], [*params, 1.0], [], params[:1]):
+        with pytest.raises(ValueError, match="params"):
+            CompiledModel.ready(name, wrong, **dims)
+    for key, least in (("state_dim", 1), ("noise_dim", 1), ("observation_dim", 1), ("input_dim", 0)):
+        more = (dims.get(key) or least) + 1
+        with pytest.raises(ValueError, match=f"{key}.*not"):
+            CompiledModel.ready(name, params, **{**dims, key: more})
+
+
+def test_lengths_among_the_params_of_ready_models_are_checked():
+    for name, k in (("linear", 0), ("linear", 1), ("bearings", 6), ("robot", 7)):
+        params, dims = READY[name]
+        for wrong in (-1, 1.5, 7, np.nan, np.inf, 1e30):
+            with pytest.raises(ValueError):
+                CompiledModel.ready(name, [*params[:k], wrong, *params[k + 1 :]], **dims)
+    params, dims = READY["bearings"]
+    for steps in (None, 3):
+        with pytest.raises(ValueError, match="a path of 2 needs steps"):
+            CompiledModel.ready("bearings", params, **{**dims, "steps": steps})

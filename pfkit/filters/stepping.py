@@ -313,6 +313,10 @@ class Engine:
         pf._ess = float(ess[0])
         pf._resampled, pf._n_unique = stepper.last(0)
         pf._collapsed = False
+        if failed[0] and has_ints and not pf._from_equal:
+            # the loop scales integer weights only when somebody reads them; a failure ends it before
+            ints = self._ints.reshape(-1)
+            np.copyto(pf._w, ints * (1.0 / float(_cpu.int_sum(ints))), "same_kind")
         return int(done[0]), bool(failed[0])
 
 

@@ -528,3 +528,13 @@ def test_dimensions_that_disagree_say_what_to_change():
     )
     with pytest.raises(ValueError, match=re.escape(expected)):
         ParticleFilter(model, 10)
+
+
+@pytest.mark.parametrize("lse", ["int", "fuse"])
+@pytest.mark.parametrize("ess_threshold", [0, 0.5, 1])
+def test_weights_after_a_kept_collapse_are_those_of_the_log_weights(lse, ess_threshold):
+    pf = ParticleFilter(
+        LocalLevel(1.0, 1.0), 64, lse=lse, rng=1, ess_threshold=ess_threshold, on_collapse="keep"
+    )
+    pf.run([0.1, 0.5, -0.3, 0.2, 1e170], store=())
+    np.testing.assert_allclose(pf.weights, np.exp(pf.log_weights), rtol=5e-5, atol=1e-9)

@@ -1,4 +1,4 @@
-/* Resampling on integer weights w_1..w_n (32- or 64-bit), exactly; definition in docs/INTEGER_LSE.md, sections 6 and 7.
+/* Resampling on integer weights w_1..w_n (32- or 64-bit), exactly; definition in docs/integer-lse.md, sections 6 and 7.
  *
  * C_j is the cumulative sum, S = C_n > 0 the total, N the number of ancestors to draw. All arithmetic is on integers, so
  * ancestors do not depend on SIMD level, and index n cannot occur. Every function writes exactly N ancestors.

@@ -50,29 +50,7 @@ PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a)
 PF_INLINE int f32_nan_any(pf_nan32 acc) { return _mm256_movemask_ps(acc) != 0; }
 PF_INLINE int f64_nan_any(pf_nan64 acc) { return _mm256_movemask_pd(acc) != 0; }
 
-/* value where x >= limit, else +0 */
-PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
-{
-    f32x16 r;
-    for (int k = 0; k < 2; k++)
-        r.v[k] = _mm256_and_ps(value.v[k], _mm256_cmp_ps(x.v[k], limit.v[k], _CMP_GE_OQ));
-    return r;
-}
-PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
-{
-    f64x16 r;
-    for (int k = 0; k < 4; k++)
-        r.v[k] = _mm256_and_pd(value.v[k], _mm256_cmp_pd(x.v[k], limit.v[k], _CMP_GE_OQ));
-    return r;
-}
-
-/* bits of a shifted left by 23 (52), read as a float: 2^n when the low bits of a hold n + 127 (n + 1023). */
-PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
-{
-    f32x16 r;
-    for (int k = 0; k < 2; k++) r.v[k] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(a.v[k]), 23));
-    return r;
-}
+/* bits of a shifted left by 52, read as a double: 2^n when the low bits of a hold n + 1023 */
 PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
 {
     f64x16 r;

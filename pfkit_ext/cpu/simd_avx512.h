@@ -49,25 +49,6 @@ PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a)
 PF_INLINE int f32_nan_any(pf_nan32 acc) { return acc != 0; }
 PF_INLINE int f64_nan_any(pf_nan64 acc) { return acc != 0; }
 
-PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
-{
-    f32x16 r;
-    r.v[0] = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v[0], limit.v[0], _CMP_GE_OQ), value.v[0]);
-    return r;
-}
-PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
-{
-    f64x16 r;
-    for (int k = 0; k < 2; k++)
-        r.v[k] = _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x.v[k], limit.v[k], _CMP_GE_OQ), value.v[k]);
-    return r;
-}
-PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
-{
-    f32x16 r;
-    r.v[0] = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(a.v[0]), 23));
-    return r;
-}
 PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
 {
     f64x16 r;

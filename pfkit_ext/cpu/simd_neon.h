@@ -51,26 +51,6 @@ PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a)
 PF_INLINE int f32_nan_any(pf_nan32 acc) { return vminvq_u32(acc) == 0; }
 PF_INLINE int f64_nan_any(pf_nan64 acc) { return (vgetq_lane_u64(acc, 0) & vgetq_lane_u64(acc, 1)) != ~0ull; }
 
-PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
-{
-    f32x16 r;
-    for (int k = 0; k < 4; k++)
-        r.v[k] = vreinterpretq_f32_u32(vandq_u32(vreinterpretq_u32_f32(value.v[k]), vcgeq_f32(x.v[k], limit.v[k])));
-    return r;
-}
-PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
-{
-    f64x16 r;
-    for (int k = 0; k < 8; k++)
-        r.v[k] = vreinterpretq_f64_u64(vandq_u64(vreinterpretq_u64_f64(value.v[k]), vcgeq_f64(x.v[k], limit.v[k])));
-    return r;
-}
-PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
-{
-    f32x16 r;
-    for (int k = 0; k < 4; k++) r.v[k] = vreinterpretq_f32_u32(vshlq_n_u32(vreinterpretq_u32_f32(a.v[k]), 23));
-    return r;
-}
 PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
 {
     f64x16 r;

@@ -43,24 +43,6 @@ PF_INLINE pf_nan64 f64_nan_note(pf_nan64 acc, f64x16 a) { PF_EACH acc |= a.v[k] 
 PF_INLINE int f32_nan_any(pf_nan32 acc) { return acc; }
 PF_INLINE int f64_nan_any(pf_nan64 acc) { return acc; }
 
-PF_INLINE f32x16 f32_zero_below(f32x16 value, f32x16 x, f32x16 limit)
-{
-    PF_EACH value.v[k] = x.v[k] >= limit.v[k] ? value.v[k] : 0.0f;
-    return value;
-}
-PF_INLINE f64x16 f64_zero_below(f64x16 value, f64x16 x, f64x16 limit)
-{
-    PF_EACH value.v[k] = x.v[k] >= limit.v[k] ? value.v[k] : 0.0;
-    return value;
-}
-PF_INLINE f32x16 f32_pow2_from_low_bits(f32x16 a)
-{
-    uint32_t bits[16];
-    memcpy(bits, a.v, sizeof bits);
-    PF_EACH bits[k] <<= 23;
-    memcpy(a.v, bits, sizeof bits);
-    return a;
-}
 PF_INLINE f64x16 f64_pow2_from_low_bits(f64x16 a)
 {
     uint64_t bits[16];

@@ -1,0 +1,25 @@
+"""Probabilistic circuits: hidden Chow-Liu trees and their kin, learned, queried and sampled.
+
+    from pfkit.circuits import hclt
+    pc = hclt(x, 16)                       # structure from data
+    pc.fit(x, epochs=20, batch=256)        # expectation maximisation
+    pc.log_prob(x); pc.sample(10); pc.log_prob(x, lse="int")
+
+Needs torch.
+"""
+
+from .circuit import Circuit
+from .layers import InputLayer, ProductLayer, SumLayer
+from .regions import RegionGraph
+from .structure import chow_liu_tree, hclt, mutual_information
+
+__all__ = [
+    "Circuit",
+    "InputLayer",
+    "ProductLayer",
+    "RegionGraph",
+    "SumLayer",
+    "chow_liu_tree",
+    "hclt",
+    "mutual_information",
+]

@@ -1,0 +1,75 @@
+"""Checks of what users hand to a circuit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from .circuit import Circuit
+
+LAYER_KERNELS = ("matmul", "fuse", "int", "int-pairwise", "torch", "fuse16", "int16")
+
+
+def check_lse(circuit: Circuit, lse: str) -> None:
+    if lse not in LAYER_KERNELS:
+        raise ValueError(f"lse must be one of {', '.join(LAYER_KERNELS)}, got {lse!r}")
+    if lse in ("fuse16", "int16") and circuit.device.type != "cuda":
+        raise ValueError(f"lse={lse!r} runs on CUDA only; this circuit is on {circuit.device}")
+
+
+def as_tensor(x: Any, name: str) -> torch.Tensor:
+    """`x` as a tensor of numbers."""
+    if isinstance(x, torch.Tensor):
+        t = x
+    else:
+        a = np.asarray(x)
+        if a.dtype.kind not in "biuf":
+            raise TypeError(f"{name} must hold numbers, got dtype {a.dtype}")
+        if a.dtype.kind == "u" and a.dtype.itemsize > 1:
+            a = a.astype(np.int64)
+        t = torch.from_numpy(np.ascontiguousarray(a))
+    if t.is_complex():
+        raise TypeError(f"{name} must hold real numbers, got {t.dtype}")
+    return t
+
+
+def prepared(circuit: Circuit, x: Any, name: str, validate: bool) -> torch.Tensor:
+    """See ``Circuit.data``."""
+    t = as_tensor(x, name)
+    if t.dim() != 2 or t.shape[1] != circuit.n_variables:
+        raise ValueError(
+            f"{name} must be (rows, {circuit.n_variables} variables), got shape {tuple(t.shape)}"
+        )
+    t = t.to(circuit.device)
+    n_categories = circuit.inputs.n_categories
+    if n_categories is None:
+        t = t.to(circuit.dtype)
+        if validate and bool(torch.isinf(t).any()):
+            raise ValueError(f"{name} must be finite, or NaN for missing; it holds an infinite value")
+        return t
+    return categories(t, n_categories, name, validate)
+
+
+def categories(t: torch.Tensor, n_categories: int, name: str, validate: bool) -> torch.Tensor:
+    """Category numbers as int64, missing as -1.
+
+    Raises
+    ------
+    ValueError
+        For a number that is no integer in [-1, n_categories).
+    """
+    whole = torch.where(torch.isnan(t), -1.0, t).to(torch.int64) if t.is_floating_point() else t.long()
+    if validate and t.numel():
+        wrong = (whole < -1) | (whole >= n_categories)
+        if t.is_floating_point():
+            wrong |= ~torch.isnan(t) & (t != whole)
+        if bool(wrong.any()):
+            row, column = (int(i) for i in torch.nonzero(wrong)[0])
+            raise ValueError(
+                f"{name}[{row}, {column}] is {t[row, column].item()!r}; a category must be an integer in "
+                f"[0, {n_categories}), or -1 or NaN for missing"
+            )
+    return whole

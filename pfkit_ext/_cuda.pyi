@@ -1,8 +1,14 @@
-def bind(address: int) -> None: ...
+def bind(address: int, address_ex: int = 0) -> None: ...
 
 class Launch:
     def __init__(
-        self, function: int, grid: tuple[int, int], threads: int, shared: int, arguments: bytes
+        self,
+        function: int,
+        grid: tuple[int, int],
+        threads: int,
+        shared: int,
+        arguments: bytes,
+        early: bool = False,
     ) -> None: ...
     def __call__(
         self,

@@ -58,6 +58,12 @@ def _load_first(names: list[str]) -> ctypes.CDLL | None:
     return None
 
 
+def _address(library: ctypes.CDLL, name: str) -> int:
+    """Of a function, 0 if the library has none of this name."""
+    function = getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
 @cache
 def _driver() -> ctypes.CDLL | None:
     return _load_first(["nvcuda.dll"] if sys.platform == "win32" else ["libcuda.so.1", "libcuda.so"])
@@ -200,7 +206,8 @@ class DeviceKernel:
 
     `dtype` numbers the element type as the sources do: 0 float32, 1 float64, 2 float16, 3 bfloat16. `blocks`
     is the number of blocks a multiprocessor should hold, `shared` the dynamic shared memory in bytes,
-    `define` a further macro.
+    `define` a further macro. `early`: the entry waits by itself for the kernels ahead of it in the stream, so
+    its blocks may be placed while those finish (compute capability 9.0 and up; ignored below).
     """
 
     source: str
@@ -211,6 +218,7 @@ class DeviceKernel:
     cluster: int = 1
     shared: int = 0
     define: str = ""
+    early: bool = False
 
     def options(self) -> list[str]:
         values = {"DTYPE": self.dtype, "ENTRY": self.entry, "THREADS": self.threads, "BLOCKS": self.blocks}
@@ -313,7 +321,7 @@ class Device:
         self._check(
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle), "cuDevicePrimaryCtxRetain"
         )
-        _cuda.bind(ctypes.cast(driver.cuLaunchKernel, ctypes.c_void_p).value or 0)
+        _cuda.bind(*(_address(driver, name) for name in ("cuLaunchKernel", "cuLaunchKernelEx")))
 
     def _check(self, code: int, what: str) -> None:
         if code:
@@ -347,7 +355,8 @@ class Device:
 
     def launch(self, kernel: DeviceKernel, grid: tuple[int, int], arguments: bytes) -> Any:
         """A callable that launches `kernel`: ``_cuda.Launch``."""
-        return _cuda.Launch(self.function(kernel), grid, kernel.threads, kernel.shared, arguments)
+        early = kernel.early and self.capability >= (9, 0)
+        return _cuda.Launch(self.function(kernel), grid, kernel.threads, kernel.shared, arguments, early)
 
 
 def describe(code: int) -> str:

@@ -286,12 +286,23 @@ __device__ __forceinline__ void store_remote(void* local, u32 rank, u64 value) {
 }
 #endif
 
+// ---- starting before the kernels ahead have finished (programmatic dependent launch, 9.0) ------------------
+// Let the next kernel's blocks be placed from now on, then wait until everything ahead in the stream is
+// complete and visible. Every thread passes here before it touches memory, so a stream keeps its order; only
+// the cost of starting is hidden. Both do nothing in a launch that did not ask for it.
+__device__ __forceinline__ void wait_for_kernels_ahead() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---- the entry point --------------------------------------------------------------------------------------
 // One kernel a compilation: PFKIT_ENTRY names the function, PFKIT_THREADS, PFKIT_BLOCKS and PFKIT_CLUSTER its
 // launch.
 #define PFKIT_DEFINE_ENTRY                                                                            \
   extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS) PFKIT_CLUSTER_ATTRIBUTE   \
-      entry(const __grid_constant__ Args a) { PFKIT_ENTRY(a); }
+      entry(const __grid_constant__ Args a) { wait_for_kernels_ahead(); PFKIT_ENTRY(a); }
 #if PFKIT_CLUSTER > 1
 #define PFKIT_CLUSTER_ATTRIBUTE __cluster_dims__(PFKIT_CLUSTER, 1, 1)
 #else

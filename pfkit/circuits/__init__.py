@@ -10,16 +10,22 @@ Needs torch.
 
 from .circuit import Circuit
 from .layers import InputLayer, ProductLayer, SumLayer
-from .regions import RegionGraph
-from .structure import chow_liu_tree, hclt, mutual_information
+from .learning import EM, FitResult, mean_log_likelihood
+from .regions import RegionGraph, tree_regions
+from .structure import chow_liu, chow_liu_tree, hclt, mutual_information
 
 __all__ = [
+    "EM",
     "Circuit",
+    "FitResult",
     "InputLayer",
     "ProductLayer",
     "RegionGraph",
     "SumLayer",
+    "chow_liu",
     "chow_liu_tree",
     "hclt",
+    "mean_log_likelihood",
     "mutual_information",
+    "tree_regions",
 ]

@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from . import learning, queries
 from .arguments import check_lse, prepared
 from .layers import InputLayer, ProductLayer, SumLayer, _checked, check_simplex
 from .propagate import LogProb, upward
@@ -175,3 +176,104 @@ class Circuit(nn.Module):
     def forward(self, x: Any, **keywords: Any) -> Tensor:
         """:meth:`log_prob`."""
         return self.log_prob(x, **keywords)
+
+    @torch.no_grad()
+    def sample(self, n: int, given: Any = None, *, rng: Any = None) -> Tensor:
+        """Draw rows from the circuit, or complete evidence by draws from its conditional distribution.
+
+        Parameters
+        ----------
+        n : int
+        given : array or Tensor, (V,) or (n, V), optional
+            Evidence; missing entries (-1 or NaN, see :meth:`log_prob`) are drawn, the rest is kept.
+        rng : None, int, SeedSequence or numpy Generator
+            The same seed gives the same rows on the same device.
+
+        Returns
+        -------
+        Tensor, (n, V)
+            int64 categories; Gaussian: the parameters' dtype.
+
+        Raises
+        ------
+        ValueError
+            If the evidence of a row has probability zero.
+        """
+        return queries.sample(self, n, given, rng)
+
+    @torch.no_grad()
+    def mpe(self, x: Any) -> Tensor:
+        """Complete each row by the most probable explanation.
+
+        The missing variables *and the latent ones* are chosen jointly, exactly. In a circuit with latent
+        variables that is the usual stand-in for the most probable completion, whose search is NP-hard; where
+        units do not overlap (a Chow-Liu tree: :func:`pfkit.circuits.chow_liu`) the two are the same.
+
+        Parameters
+        ----------
+        x : array or Tensor, (B, V)
+            As for :meth:`log_prob`.
+
+        Returns
+        -------
+        Tensor, (B, V)
+            `x` with missing entries filled in.
+
+        Raises
+        ------
+        ValueError
+            If the evidence of a row has probability zero.
+        """
+        return queries.mpe(self, x)
+
+    @torch.no_grad()
+    def conditionals(self, x: Any) -> Tensor:
+        """p(x_v = c | the observed entries of the row), for every variable and category.
+
+        Parameters
+        ----------
+        x : array or Tensor, (B, V)
+            As for :meth:`log_prob`; observed variables get probability 1 at what was observed.
+
+        Returns
+        -------
+        Tensor, (B, V, C)
+
+        Raises
+        ------
+        TypeError
+            For Gaussian inputs.
+        ValueError
+            If the evidence of a row has probability zero.
+        """
+        return queries.conditionals(self, x)
+
+    @torch.no_grad()
+    def expectation(self, x: Any) -> Tensor:
+        """Posterior mean of the missing entries given the observed ones, (B, V); categories as numbers."""
+        return queries.expectation(self, x)
+
+    def fit(self, x: Any, **keywords: Any) -> learning.FitResult:
+        """Learn the parameters from rows x by expectation maximisation: see
+        :func:`pfkit.circuits.learning.fit`.
+        """
+        return learning.fit(self, x, **keywords)
+
+    def save(self, path: Any) -> None:
+        """Write structure and parameters to an npz file (a path or a binary file); nothing is pickled."""
+        from .storage import save
+
+        save(self, path)
+
+    @staticmethod
+    def load(path: Any) -> Circuit:
+        """A circuit from a file that :meth:`save` wrote, on the CPU, bit for bit.
+
+        Raises
+        ------
+        ValueError
+            For any other file, or a damaged one.
+        """
+        from .storage import load
+
+        return load(path)

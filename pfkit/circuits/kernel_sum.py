@@ -19,7 +19,10 @@ SIXTEEN_BIT = ("fuse16", "int16")
 
 
 def kernel_sum(weight: Tensor, x: Tensor, lse: str, *, max_terms: int = MAX_TERMS) -> Tensor:
-    """weight (R, I, J) non-negative, x (R, J, B) log values; the result (R, I, B), by the kernel `lse`."""
+    """weight (R, I, J) non-negative, x (R, J, B) log values; the result (R, I, B), by the kernel `lse`.
+
+    `lse` "max" takes the largest term in the place of the sum.
+    """
     regions, outputs, width = weight.shape
     batch = x.shape[2]
     log_weight = torch.log(weight)
@@ -38,6 +41,8 @@ def kernel_sum(weight: Tensor, x: Tensor, lse: str, *, max_terms: int = MAX_TERM
 def _reduce(log_weight: Tensor, x: Tensor, lse: str) -> Tensor:
     from ..lse import logsumexp
 
+    if lse == "max":
+        return (log_weight.unsqueeze(3) + x.unsqueeze(1)).amax(2)
     if lse in SIXTEEN_BIT:
         m = x.amax(dim=1, keepdim=True)
         m = torch.where(m == -math.inf, torch.zeros_like(m), m)

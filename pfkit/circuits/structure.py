@@ -15,8 +15,9 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from .arguments import as_tensor, categories
 from .circuit import Circuit
-from .layers import InputLayer
-from .regions import tree_centre, tree_regions
+from .layers import FAMILIES, InputLayer
+from .learning import check_count, normalized_counts
+from .regions import rooted, tree_centre, tree_regions
 
 Tensor = torch.Tensor
 
@@ -84,11 +85,90 @@ def chow_liu_tree(
         V - 1 edges, the smaller variable first, sorted.
     """
     information = mutual_information(x, n_categories=n_categories, pseudocount=pseudocount)
+    return spanning_tree(information)
+
+
+def _gaussian_information(t: Tensor) -> np.ndarray:
+    """Mutual information of jointly Gaussian variables: -log(1 - correlation^2) / 2."""
+    if not t.is_floating_point():
+        t = t.double()
+    if not bool(torch.isfinite(t).all()):
+        raise ValueError("x must be finite and have no missing entries to learn a structure from")
+    centred = t.double() - t.double().mean(0)
+    norm = centred.norm(dim=0)
+    correlation = (
+        (centred.T @ centred) / torch.where(norm > 0, norm, 1.0) / torch.where(norm > 0, norm, 1.0)[:, None]
+    )
+    information = -0.5 * torch.log1p(-(correlation**2).clamp_max(1 - 1e-15)).cpu().numpy()
+    np.fill_diagonal(information, 0.0)
+    return information
+
+
+def spanning_tree(information: np.ndarray) -> list[tuple[int, int]]:
+    """Edges (smaller variable first, sorted) of the spanning tree with the largest sum of `information`."""
     # scipy's trees take 0 for "no edge": shifted so that every pair has a positive length
     length = information.max(initial=0.0) + 1.0 - information
     np.fill_diagonal(length, 0.0)
     tree = minimum_spanning_tree(length).tocoo()
     return sorted((int(min(a, b)), int(max(a, b))) for a, b in zip(tree.row, tree.col, strict=True))
+
+
+def chow_liu(
+    x: Any,
+    *,
+    n_categories: int | None = None,
+    pseudocount: float = 0.01,
+    root: int | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Circuit:
+    """The Chow-Liu tree itself as a circuit, maximum likelihood with a pseudocount.
+
+    Units are categories: K = C, and a variable's input unit k is 1 where the variable is k, 0 elsewhere. So
+    units do not overlap, and :meth:`Circuit.mpe` is exact.
+
+    Parameters
+    ----------
+    x : array or Tensor, (N, V)
+        Categories 0 .. C-1, none missing.
+    n_categories : int, optional
+        C; the largest category + 1 if not given.
+    pseudocount : float
+        Added to each of the C * C cells of a pair of variables.
+    root : int, optional
+        Where the tree hangs from; its centre if not given. The distribution does not depend on it.
+    dtype : torch.dtype
+        Of the parameters.
+    """
+    t, c = _complete(x, n_categories)
+    edges = chow_liu_tree(t, n_categories=c, pseudocount=pseudocount)
+    n, n_variables = t.shape
+    root = tree_centre(n_variables, edges) if root is None else root
+    graph, numbers = tree_regions(n_variables, [(edges, root)])
+    parent, order = rooted(n_variables, edges, root)
+    inputs = torch.eye(c, dtype=torch.float64).repeat(n_variables, 1, 1)
+    start = n_variables
+    weights = []
+    for level in graph.levels:
+        weights.append(torch.empty((len(level), c, c), dtype=torch.float64))
+    place = {}  # region number -> (level, row)
+    for depth, level in enumerate(graph.levels):
+        for r in range(len(level)):
+            place[start] = (depth, r)
+            start += 1
+    for v in order[1:]:
+        pair = torch.bincount(t[:, parent[v]] * c + t[:, v], minlength=c * c).reshape(c, c).double().cpu()
+        # a parent's category that never occurred, without pseudocount: any distribution will do
+        table = normalized_counts(pair, pseudocount * c, torch.full((c, c), 1.0 / c, dtype=torch.float64))
+        if v in numbers[0]:
+            depth, r = place[numbers[0][v]]
+            weights[depth][r] = table
+        else:
+            inputs[v] = table
+    single = torch.bincount(t[:, root], minlength=c).double().cpu() + pseudocount * c
+    layer = InputLayer(graph.input_variables, "categorical", probs=inputs.to(dtype))
+    return Circuit(graph, layer, [w.to(dtype) for w in weights], (single / single.sum())[None].to(dtype)).to(
+        t.device
+    )
 
 
 def hclt(
@@ -97,25 +177,88 @@ def hclt(
     *,
     root: int | None = None,
     rng: Any = None,
+    family: str = "categorical",
     n_categories: int | None = None,
     edges: Any = None,
+    bins: int = 8,
+    pseudocount: float = 0.01,
     dtype: torch.dtype = torch.float32,
 ) -> Circuit:
-    """A hidden Chow-Liu tree with random parameters. (first version)"""
-    t, n_categories = _complete(x, n_categories)
-    n_variables = t.shape[1]
-    if edges is None:
-        edges = chow_liu_tree(t, n_categories=n_categories)
-    if root is None:
-        root = tree_centre(n_variables, edges)
-    graph, _ = tree_regions(n_variables, [(edges, root)])
+    """A hidden Chow-Liu tree over data x, with random parameters: the start of :meth:`Circuit.fit`.
+
+    Every variable with children in the tree has a latent of `num_latents` states; a leaf hangs on its
+    parent's latent (a mixture of categoricals is one, so a latent of its own would add nothing).
+
+    Parameters
+    ----------
+    x : array or Tensor, (N, V)
+        Categories 0 .. C-1, or real numbers for Gaussian inputs; none missing. A CUDA tensor gives a CUDA
+        circuit.
+    num_latents : int
+        K, states of each latent.
+    root : int, optional
+        Variable to hang the tree from; its centre if not given, which gives the fewest levels.
+    rng : None, int, SeedSequence or numpy Generator
+        For the random parameters.
+    family : "categorical", "bernoulli" or "gaussian"
+        Of the inputs.
+    n_categories : int, optional
+        C; the largest category + 1 if not given.
+    edges : sequence of (int, int), optional
+        The tree, if not to be learned from x.
+    bins : int
+        With more categories than that, the tree is learned from `bins` ranges of equal width, as of grey
+        values.
+    pseudocount : float
+        Of :func:`chow_liu_tree`.
+    dtype : torch.dtype
+        Of the parameters: float32 or float64.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For data with missing or invalid entries, a tree that does not span the variables, a root that is
+        none.
+    """
+    check_count("num_latents", num_latents)
+    check_count("bins", bins)
+    if family not in FAMILIES:
+        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
     random = np.random.default_rng(rng)
+    if family == "gaussian":
+        t = as_tensor(x, "x")
+        if t.dim() != 2 or not t.shape[0] or not t.shape[1]:
+            raise ValueError(f"x must be (rows, variables), both > 0, got shape {tuple(t.shape)}")
+        information = _gaussian_information(t)
+    else:
+        t, c = _complete(x, 2 if family == "bernoulli" else n_categories)
+    n_variables = t.shape[1]
+    if edges is not None:
+        edges = [(int(a), int(b)) for a, b in edges]
+    elif family == "gaussian":
+        edges = spanning_tree(information)
+    elif c > bins:
+        edges = chow_liu_tree(t * bins // c, n_categories=bins, pseudocount=pseudocount)
+    else:
+        edges = chow_liu_tree(t, n_categories=c, pseudocount=pseudocount)
+    graph, _ = tree_regions(n_variables, [(edges, tree_centre(n_variables, edges) if root is None else root)])
 
     def simplex(*shape: int) -> Tensor:
         draws = random.uniform(0.1, 1.0, shape)
         return torch.as_tensor(draws / draws.sum(-1, keepdims=True), dtype=dtype)
 
-    probs = simplex(n_variables, num_latents, n_categories)
-    inputs = InputLayer(graph.input_variables, "categorical", probs=probs)
-    weights = [simplex(len(level), num_latents, num_latents) for level in graph.levels]
-    return Circuit(graph, inputs, weights, simplex(1, num_latents)).to(t.device)
+    k = num_latents
+    if family == "gaussian":
+        mean, sd = t.double().mean(0).cpu(), t.double().std(0, correction=0).cpu()
+        sd = torch.where(sd > 0, sd, torch.ones_like(sd)).unsqueeze(1).expand(-1, k)
+        start = mean[:, None] + sd * torch.as_tensor(random.standard_normal((n_variables, k)))
+        inputs = InputLayer(graph.input_variables, family, mean=start.to(dtype), sd=sd.to(dtype))
+    else:
+        probs = simplex(n_variables, k, c)
+        inputs = InputLayer(
+            graph.input_variables, family, probs=probs if family == "categorical" else probs[..., 1]
+        )
+    weights = [simplex(len(level), k, k) for level in graph.levels]
+    return Circuit(graph, inputs, weights, simplex(1, k)).to(t.device)

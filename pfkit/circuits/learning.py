@@ -1,0 +1,306 @@
+"""Expectation maximisation of a circuit's parameters, full-batch and mini-batch.
+
+One step replaces every distribution by its expected counts, normalised. Over mini-batches the expected
+counts are a running average with a falling step size (the online EM of Cappe and Moulines 2009): a unit
+that a batch does not visit keeps what earlier batches told about it.
+
+A pseudocount is added to every distribution, shared evenly by its entries. A distribution that no row
+reached and that has no pseudocount stays as it was.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .propagate import downward, gaussian_moments, input_counts, upward
+
+if TYPE_CHECKING:
+    from .circuit import Circuit
+
+Tensor = torch.Tensor
+
+
+def normalized_counts(
+    counts: Tensor, pseudocount: float, old: Tensor, dims: int | tuple[int, ...] = -1
+) -> Tensor:
+    """Expected counts as probabilities over `dims`.
+
+    Parameters
+    ----------
+    counts : Tensor
+        Non-negative; even subnormal ones keep their proportions.
+    pseudocount : float
+        Added in all to each distribution, shared evenly.
+    old : Tensor
+        What a distribution without any count keeps.
+    """
+    dims = (dims,) if isinstance(dims, int) else dims
+    n = math.prod(counts.shape[d] for d in dims)
+    top = counts.amax(dims, keepdim=True)
+    # divided by the largest entry first: the sum of subnormal counts must not lose their proportions
+    scale = torch.where(top + pseudocount > 0, top + pseudocount, torch.ones_like(top))
+    share = counts / scale + pseudocount / n / scale
+    total = share.sum(dims, keepdim=True)
+    return torch.where(total > 0, share / torch.where(total > 0, total, torch.ones_like(total)), old)
+
+
+class EM:
+    """Expectation maximisation, one accumulated step at a time.
+
+        em = EM(circuit, pseudocount=0.1)
+        for batch in batches:
+            em.accumulate(batch)
+        em.step()                              # full batch
+        em.accumulate(batch); em.step(0.1)     # mini-batch: the running average moves by a tenth
+
+    Parameters
+    ----------
+    circuit : Circuit
+        Changed in place by :meth:`step`.
+    pseudocount : float
+        Added to each distribution, in rows.
+    input_pseudocount : float, optional
+        The same for input distributions; `pseudocount` if not given.
+    n_rows : float, optional
+        Rows of the whole data set, for mini-batches: what the pseudocount stands against. Without it, the
+        rows accumulated since the last step.
+    min_sd : float
+        Lower limit of Gaussian standard deviations.
+    """
+
+    def __init__(
+        self,
+        circuit: Circuit,
+        *,
+        pseudocount: float = 0.0,
+        input_pseudocount: float | None = None,
+        n_rows: float | None = None,
+        min_sd: float = 1e-3,
+    ) -> None:
+        check_positive("pseudocount", pseudocount, zero=True)
+        if input_pseudocount is not None:
+            check_positive("input_pseudocount", input_pseudocount, zero=True)
+        if n_rows is not None:
+            check_positive("n_rows", n_rows)
+        check_positive("min_sd", min_sd)
+        self.circuit = circuit
+        self.pseudocount = float(pseudocount)
+        self.input_pseudocount = float(pseudocount if input_pseudocount is None else input_pseudocount)
+        self.n_rows = n_rows
+        self.min_sd = float(min_sd)
+        self._rows = 0
+        self._sum: list[Tensor] | None = None  # since the last step
+        self._average: list[Tensor] | None = None  # a row's expected counts, averaged over steps
+
+    def accumulate(self, x: Any, *, validate: bool = True) -> Tensor:
+        """Add the expected counts of rows x (B, V); returns their log-likelihoods (B,)."""
+        circuit = self.circuit
+        data = circuit.data(x, validate=validate)
+        values, root = upward(circuit, data)
+        flows = downward(circuit, values, torch.ones_like(root))
+        count = gaussian_moments if circuit.inputs.family == "gaussian" else input_counts
+        with torch.no_grad():
+            found = [flows.root, *flows.sums, count(circuit, data, flows.region_flow)]
+            if self._sum is None:
+                self._sum = found
+            else:
+                for total, part in zip(self._sum, found, strict=True):
+                    total += part
+        self._rows += data.shape[0]
+        return root
+
+    @torch.no_grad()
+    def step(self, size: float = 1.0) -> None:
+        """Write new parameters from what was accumulated, and start over.
+
+        Parameters
+        ----------
+        size : float, in (0, 1]
+            Weight of the accumulated rows against the running average of earlier steps; 1 forgets those.
+
+        Raises
+        ------
+        ValueError
+            If nothing was accumulated, or for a size outside (0, 1].
+        """
+        if not 0 < size <= 1:
+            raise ValueError(f"the size of a step must lie in (0, 1], got {size}")
+        if self._sum is None or not self._rows:
+            raise ValueError("nothing was accumulated since the last step")
+        if size == 1 or self._average is None:
+            self._average = [total / self._rows for total in self._sum]
+        else:
+            for average, total in zip(self._average, self._sum, strict=True):
+                average.lerp_(total / self._rows, size)
+        self._write(self._average, float(self.n_rows or self._rows))
+        self._sum, self._rows = None, 0
+
+    def _write(self, average: list[Tensor], n_rows: float) -> None:
+        circuit, inputs = self.circuit, self.circuit.inputs
+        pseudo = self.pseudocount / n_rows
+        root, *sums, leaves = average
+        circuit.root_weight.copy_(normalized_counts(root, pseudo, circuit.root_weight, (0, 1)))
+        for (_, _, layer), counts in zip(circuit.layers(), sums, strict=True):
+            layer.weight.copy_(normalized_counts(counts, pseudo, layer.weight))
+        pseudo = self.input_pseudocount / n_rows
+        if inputs.family == "gaussian":
+            _write_gaussian(inputs.mean, inputs.sd, leaves, pseudo, self.min_sd)
+        elif inputs.family == "bernoulli":
+            old = torch.stack((1 - inputs.probs, inputs.probs), 2)
+            inputs.probs.copy_(normalized_counts(leaves, pseudo, old)[:, :, 1])
+        else:
+            inputs.probs.copy_(normalized_counts(leaves, pseudo, inputs.probs))
+
+
+def _write_gaussian(mean: Tensor, sd: Tensor, moments: Tensor, pseudo: float, min_sd: float) -> None:
+    """Moments are about the means that were used; the pseudocount draws towards the present mean and sd."""
+    count, first, second = moments.unbind(2)
+    weight = count + pseudo
+    safe = torch.where(weight > 0, weight, torch.ones_like(weight))
+    shift = first / safe
+    variance = (second + pseudo * sd**2) / safe - shift**2
+    reached = weight > 0
+    mean.copy_(torch.where(reached, mean + shift, mean))
+    sd.copy_(torch.where(reached, variance.clamp_min(min_sd**2).sqrt(), sd))
+
+
+@dataclass
+class FitResult:
+    """What :func:`fit` did: mean log-likelihoods a row, in nats, one entry an epoch.
+
+    ``train`` is measured while the parameters change (a full batch: before its step); ``valid`` after the
+    epoch. The circuit holds the parameters of ``best_epoch`` when validation rows were given, of the last
+    one otherwise.
+    """
+
+    train: list[float] = field(default_factory=list)
+    valid: list[float] = field(default_factory=list)
+    best_epoch: int = -1
+
+
+def fit(
+    circuit: Circuit,
+    x: Any,
+    *,
+    epochs: int = 20,
+    batch: int | None = 256,
+    step: tuple[float, float] = (0.5, 0.01),
+    pseudocount: float = 0.1,
+    input_pseudocount: float | None = None,
+    valid: Any = None,
+    patience: int | None = None,
+    min_sd: float = 1e-3,
+    rng: Any = None,
+    progress: Callable[[int, float, float | None], None] | None = None,
+) -> FitResult:
+    """Learn the parameters of `circuit` from rows x, in place.
+
+    Parameters
+    ----------
+    x : array or Tensor, (N, V)
+        May hold missing entries.
+    epochs : int
+        Passes over the data.
+    batch : int or None
+        Rows a step; None: one step an epoch over all rows (computed in pieces).
+    step : (float, float)
+        First and last step size of mini-batches, falling geometrically in between.
+    pseudocount, input_pseudocount, min_sd
+        See :class:`EM`.
+    valid : array or Tensor, (M, V), optional
+        Validation rows: the parameters of the epoch that gives them the highest mean log-likelihood are kept.
+    patience : int, optional
+        Stop after so many epochs without a better validation score.
+    rng : None, int, SeedSequence or Generator
+        Order of the rows.
+    progress : callable, optional
+        Called with (epoch, train, valid) after each epoch.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For bad data (as ``Circuit.log_prob``), no rows, or a keyword out of its range.
+    """
+    data = circuit.data(x)
+    if not data.shape[0]:
+        raise ValueError("x has no rows")
+    held_out = None if valid is None else circuit.data(valid, name="valid")
+    if held_out is not None and not held_out.shape[0]:
+        raise ValueError("valid has no rows")
+    if patience is not None and held_out is None:
+        raise ValueError("patience needs validation rows: valid")
+    check_count("epochs", epochs)
+    for name, count in (("batch", batch), ("patience", patience)):
+        if count is not None:
+            check_count(name, count)
+    first, last = (float(s) for s in step)
+    if not (0 < last <= first <= 1):
+        raise ValueError(f"step must be (first, last) with 0 < last <= first <= 1, got {step}")
+    n = data.shape[0]
+    em = EM(circuit, pseudocount=pseudocount, input_pseudocount=input_pseudocount, n_rows=n, min_sd=min_sd)
+    random = np.random.default_rng(rng)
+    rows = min(n, batch or 4096)
+    n_steps = epochs * -(-n // rows)
+    result = FitResult()
+    best: list[Tensor] | None = None
+    done = 0
+    for epoch in range(epochs):
+        order = torch.from_numpy(random.permutation(n)).to(data.device)
+        total = data.new_zeros((), dtype=torch.float64)
+        for at in range(0, n, rows):
+            total += em.accumulate(data[order[at : at + rows]], validate=False).sum(dtype=torch.float64)
+            if batch is not None:
+                em.step(first * (last / first) ** (done / max(1, n_steps - 1)))
+                done += 1
+        if batch is None:
+            em.step()
+        result.train.append(float(total) / n)
+        score = None
+        if held_out is not None:
+            score = mean_log_likelihood(circuit, held_out)
+            result.valid.append(score)
+            if best is None or score > result.valid[result.best_epoch]:
+                result.best_epoch = epoch
+                best = [p.detach().clone() for p in circuit.parameters()]
+        else:
+            result.best_epoch = epoch
+        if progress is not None:
+            progress(epoch, result.train[-1], score)
+        if patience is not None and epoch - result.best_epoch >= patience:
+            break
+    if best is not None:
+        with torch.no_grad():
+            for p, kept in zip(circuit.parameters(), best, strict=True):
+                p.copy_(kept)
+    return result
+
+
+def mean_log_likelihood(circuit: Circuit, x: Any, *, rows: int = 4096) -> float:
+    """Mean log p(x) a row, in nats, computed in pieces of `rows`; x as ``Circuit.log_prob`` takes it."""
+    with torch.no_grad():
+        parts = [
+            circuit.log_prob(x[at : at + rows]).sum(dtype=torch.float64) for at in range(0, x.shape[0], rows)
+        ]
+    return float(torch.stack(parts).sum()) / x.shape[0]
+
+
+def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
+    """Raise unless `value` is a finite number > 0 (or >= 0)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be {'>= 0' if zero else '> 0'} and finite, got {value!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise unless `value` is an integer >= 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value!r}")

@@ -77,7 +77,10 @@ __all__ = [
 ]
 
 # not in __all__: "from pfkit import *" must work without torch, and not import it where it is there
-_NEEDS_TORCH = {"override_torch": "pfkit.lse.torch_op"}
+_NEEDS_TORCH = {
+    "override_torch": "pfkit.lse.torch_op",
+    "token_log_probs": "pfkit.logprobs.token",
+}
 
 
 def __getattr__(name: str) -> object:

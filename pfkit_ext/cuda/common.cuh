@@ -299,10 +299,11 @@ __device__ __forceinline__ void wait_for_kernels_ahead() {
 
 // ---- the entry point --------------------------------------------------------------------------------------
 // One kernel a compilation: PFKIT_ENTRY names the function, PFKIT_THREADS, PFKIT_BLOCKS and PFKIT_CLUSTER its
-// launch.
-#define PFKIT_DEFINE_ENTRY                                                                            \
+// launch. Any argument block will do that starts with eight pointers.
+#define PFKIT_DEFINE_ENTRY_OF(ARGUMENTS)                                                              \
   extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS) PFKIT_CLUSTER_ATTRIBUTE   \
-      entry(const __grid_constant__ Args a) { wait_for_kernels_ahead(); PFKIT_ENTRY(a); }
+      entry(const __grid_constant__ ARGUMENTS a) { wait_for_kernels_ahead(); PFKIT_ENTRY(a); }
+#define PFKIT_DEFINE_ENTRY PFKIT_DEFINE_ENTRY_OF(Args)
 #if PFKIT_CLUSTER > 1
 #define PFKIT_CLUSTER_ATTRIBUTE __cluster_dims__(PFKIT_CLUSTER, 1, 1)
 #else

@@ -1,0 +1,310 @@
+"""The operators behind :func:`pfkit.token_log_probs`: ``pfkit::token_log_probs`` and its gradient.
+
+``pfkit::token_log_probs`` gives log-probabilities (..., K), entropy and log-sum-exp (...), the last two of size
+0 unless asked for, and the state (..., 3) the gradient recomputes the probabilities from. The gradient of all
+three goes into one tensor, written once. Second derivatives come from torch's own operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from pfkit.lse import cuda, cuda_plan, torch_op
+
+from . import token_cpu, token_plan
+
+_Tensor = torch.Tensor
+_plans: dict[Any, Any] = {}
+_INTEGER = ("int", "int-pairwise", "int16")
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the results are in: float64 for float64 logits, float32 for the rest."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def empty_parts(logits: _Tensor, tokens: _Tensor, entropy: bool, lse: bool) -> tuple[_Tensor, ...]:
+    """The four results, not filled in."""
+    lead, dtype, device = logits.shape[:-1], compute_dtype(logits.dtype), logits.device
+
+    def empty(*shape: int) -> _Tensor:
+        return torch.empty(shape, dtype=dtype, device=device)
+
+    return empty(*tokens.shape), empty(*(lead if entropy else (0,))), empty(*(lead if lse else (0,))), empty(*lead, 3)
+
+
+# --- forward ---
+
+
+def _forward_cpu(
+    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+) -> tuple[_Tensor, ...]:
+    parts = empty_parts(logits, tokens, entropy, lse)
+    if parts[3].numel():
+        found = token_cpu.forward(logits, tokens, temperature, entropy, ignore, kernel)
+        for part, value in zip(parts, found, strict=True):
+            if part.numel():
+                part.copy_(value.reshape(part.shape))
+    return parts
+
+
+def _rows(logits: _Tensor) -> tuple[_Tensor, cuda_plan.Layout]:
+    """`logits` with the vocabulary contiguous, copied only if it is not, and their layout as rows."""
+    last = (logits.dim() - 1,)
+    shape = cuda_plan.layout(tuple(logits.shape), logits.stride(), last)
+    if not (shape.contiguous and shape.fits):
+        logits = logits.contiguous()
+        shape = cuda_plan.layout(tuple(logits.shape), logits.stride(), last)
+    return logits, shape
+
+
+def _launches(key: Any, index: int, make: Any) -> Any:
+    found = _plans.get(key)
+    if found is None:
+        if len(_plans) > 4096:  # callers with ever-changing shapes
+            _plans.clear()
+        found = _plans[key] = torch_op._Launches(make(cuda.device(index)), index)
+    return found
+
+
+def _pointer(x: _Tensor | None) -> int:
+    return 0 if x is None or not x.numel() else x.data_ptr()
+
+
+def _forward_cuda(
+    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+) -> tuple[_Tensor, ...]:
+    if kernel in _INTEGER:
+        return _forward_integer(logits, tokens, temperature, entropy, lse, ignore, kernel)
+    parts = empty_parts(logits, tokens, entropy, lse)
+    if not parts[3].numel():
+        return parts
+    index, k = logits.get_device(), tokens.shape[-1]
+    key = (
+        logits.shape, logits.stride(), logits.dtype, index, logits.data_ptr() & 15, k, temperature, ignore, entropy,
+    )  # fmt: skip
+    if key not in _plans:
+        logits, shape = _rows(logits)
+    elif logits.stride(-1) != 1 and logits.shape[-1] > 1 or logits.dim() > cuda_plan.DIMS + 1:
+        logits, shape = _rows(logits)
+    launches = _launches(
+        key, index,
+        lambda device: token_plan.forward(
+            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
+            entropy=entropy, aligned=not logits.data_ptr() & 15, multiprocessors=device.multiprocessors,
+            clusters=device.capability >= (9, 0),
+        ),
+    )  # fmt: skip
+    tokens = tokens.contiguous()
+    if index == torch.cuda.current_device():
+        _launch_forward(launches, logits, tokens, parts)
+    else:
+        with torch.cuda.device(index):
+            _launch_forward(launches, logits, tokens, parts)
+    return parts
+
+
+def _launch_forward(launches: Any, logits: _Tensor, tokens: _Tensor, parts: tuple[_Tensor, ...]) -> None:
+    space = None
+    if launches.workspace:
+        space = torch.empty(launches.workspace, dtype=torch.uint8, device=logits.device)
+    launches(logits.data_ptr(), *map(_pointer, parts), _pointer(space), _pointer(tokens))
+
+
+def _forward_integer(
+    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+) -> tuple[_Tensor, ...]:
+    """The integer kernels give the log-sum-exp; the tokens' logits are gathered and the entropy, if asked for,
+    comes from the float kernel, each in a launch of its own."""
+    parts = empty_parts(logits, tokens, entropy, lse)
+    if not parts[3].numel():
+        return parts
+    n, count, last = logits.shape[-1], math.prod(logits.shape[:-1]), logits.dim() - 1
+    x = logits
+    offset = None
+    if temperature != 1:  # a scaled copy: the kernels know no temperature
+        offset = logits.amax(-1, keepdim=True).to(parts[3].dtype)
+        x = (logits - torch.where(torch.isfinite(offset), offset, 0)) / temperature
+    value, m, s = torch_op._op_cuda(torch_op._fits(x, (last,)), (last,), kernel, torch.float64)
+    value, m, s = value.reshape(count), m.reshape(count).double(), s.reshape(count)
+    finite = torch.isfinite(m)
+    m = torch.where(finite, m, 0)
+    log_s = torch.where(finite, torch.log(s) if kernel == "int" else value - m, 0)
+    state = torch.zeros(count, 3, dtype=torch.float64, device=logits.device)
+    state[:, 1] = torch.where(finite, torch.exp(log_s), s)
+    state[:, 0] = m if offset is None else torch.where(finite, offset.reshape(count).double(), 0)
+    ids = tokens.reshape(count, tokens.shape[-1])
+    if entropy:  # e / s is what the entropy needs, whatever s is
+        exact = _forward_cuda(logits, tokens, temperature, True, False, ignore, "fuse")[3].reshape(count, 3).double()
+        unit = 1.0 if logits.dtype == torch.float64 else math.log(2.0)
+        state[:, 2] = exact[:, 2] / torch.where(exact[:, 1] == 0, 1, exact[:, 1]) * state[:, 1] * unit
+    picked = logits.gather(-1, tokens.clamp(0, n - 1)).reshape(ids.shape).double()
+    found = token_cpu.finish(picked, ids, state, log_s, temperature, n, ignore)
+    state[:, 2] /= 1.0 if logits.dtype == torch.float64 else math.log(2.0)  # octaves, as the kernels have it
+    for part, value in zip(parts, (*found, state), strict=True):
+        if part.numel():
+            part.copy_(value.reshape(part.shape))
+    return parts
+
+
+# --- backward ---
+
+
+def _backward_cpu(
+    log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, logits: _Tensor, tokens: _Tensor,
+    state: _Tensor, temperature: float, ignore: int | None,
+) -> _Tensor:  # fmt: skip
+    if not logits.numel():
+        return torch.empty(logits.shape, dtype=logits.dtype)
+    return token_cpu.backward((log_probs, entropy, lse), logits, tokens, state, temperature, ignore)
+
+
+def _backward_cuda(
+    log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, logits: _Tensor, tokens: _Tensor,
+    state: _Tensor, temperature: float, ignore: int | None,
+) -> _Tensor:  # fmt: skip
+    out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+    if not out.numel():
+        return out
+    logits, shape = _rows(logits)
+    index, k, moment = logits.get_device(), tokens.shape[-1], entropy is not None
+    key = ("gradient", logits.shape, logits.stride(), logits.dtype, index, k, temperature, ignore, moment)
+    launches = _launches(
+        key, index,
+        lambda device: token_plan.backward(
+            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore, entropy=moment
+        ),
+    )  # fmt: skip
+    given = [None if g is None else g.to(state.dtype).contiguous() for g in (log_probs, entropy, lse)]
+    tokens, state = tokens.contiguous(), state.contiguous()
+    with torch.cuda.device(index):
+        launches(
+            logits.data_ptr(), *map(_pointer, given), state.data_ptr(), 0, _pointer(tokens), out.data_ptr()
+        )
+    return out
+
+
+def _backward_composite(
+    log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, logits: _Tensor, tokens: _Tensor,
+    temperature: float, ignore: int | None,
+) -> _Tensor:  # fmt: skip
+    """The gradient from operations torch can differentiate; for second derivatives."""
+    n = logits.shape[-1]
+    z = logits.to(compute_dtype(logits.dtype)) / temperature
+    log_p = torch.log_softmax(z, -1)
+    p = torch.exp(log_p)
+    counts = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
+    if ignore is not None:
+        counts = tokens != ignore
+    scored = counts.any(-1, keepdim=True) if tokens.shape[-1] else torch.ones_like(z[..., :1], dtype=torch.bool)
+    shared = torch.zeros_like(z[..., :1])
+    own = torch.zeros_like(z)
+    if log_probs is not None:
+        g = torch.where(counts, log_probs, 0)
+        shared = shared - g.sum(-1, keepdim=True)
+        own = own.scatter_add(-1, tokens.clamp(0, n - 1), g)
+    if lse is not None:
+        shared = shared + lse[..., None]
+    dz = p * shared + own
+    if entropy is not None:
+        log_p = torch.where(p > 0, log_p, 0)
+        dz = dz - entropy[..., None] * p * (log_p - (p * log_p).sum(-1, keepdim=True))
+    return torch.where(scored, dz / temperature, 0).to(logits.dtype)
+
+
+# --- registration ---
+
+_LIBRARY = torch.library.Library("pfkit", "FRAGMENT")
+_LIBRARY.define(
+    "token_log_probs(Tensor logits, Tensor tokens, float temperature, bool entropy, bool lse, int? ignore, str kernel)"
+    " -> (Tensor log_probs, Tensor entropy, Tensor lse, Tensor state)",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_LIBRARY.define(
+    "token_log_probs_backward(Tensor? log_probs, Tensor? entropy, Tensor? lse, Tensor logits, Tensor tokens,"
+    " Tensor state, float temperature, int? ignore) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+_LIBRARY.impl("token_log_probs", _forward_cpu, "CPU")
+_LIBRARY.impl("token_log_probs", _forward_cuda, "CUDA")
+_LIBRARY.impl("token_log_probs_backward", _backward_cpu, "CPU")
+_LIBRARY.impl("token_log_probs_backward", _backward_cuda, "CUDA")
+op = torch.ops.pfkit.token_log_probs.default
+_op_backward = torch.ops.pfkit.token_log_probs_backward.default
+
+
+@torch.library.register_fake("pfkit::token_log_probs", lib=_LIBRARY)
+def _(
+    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+) -> tuple[_Tensor, ...]:
+    return empty_parts(logits, tokens, entropy, lse)
+
+
+@torch.library.register_fake("pfkit::token_log_probs_backward", lib=_LIBRARY)
+def _(
+    log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, logits: _Tensor, tokens: _Tensor,
+    state: _Tensor, temperature: float, ignore: int | None,
+) -> _Tensor:  # fmt: skip
+    return torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
+
+
+def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[_Tensor, ...]) -> None:
+    logits, tokens, ctx.temperature, ctx.entropy, ctx.lse, ctx.ignore, _ = inputs
+    ctx.mark_non_differentiable(output[3])
+    ctx.save_for_backward(logits, tokens, output[3])
+    ctx.set_materialize_grads(False)
+
+
+def _forward_gradient(
+    ctx: Any, log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, _: Any
+) -> tuple[Any, ...]:
+    logits, tokens, state = ctx.saved_tensors
+    entropy, lse = entropy if ctx.entropy else None, lse if ctx.lse else None
+    if log_probs is None and entropy is None and lse is None:
+        return (None,) * 7
+    grad = _op_backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
+    return grad, *[None] * 6
+
+
+def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: _Tensor) -> None:
+    log_probs, entropy, lse, logits, tokens, _, ctx.temperature, ctx.ignore = inputs
+    ctx.save_for_backward(log_probs, entropy, lse, logits, tokens)
+
+
+def _backward_gradient(ctx: Any, outer: _Tensor) -> tuple[Any, ...]:
+    *given, tokens = ctx.saved_tensors
+    with torch.enable_grad():
+        parts = [None if x is None else x.detach().requires_grad_() for x in given]
+        grad = _backward_composite(*parts, tokens, ctx.temperature, ctx.ignore)
+        known = [x for x in parts if x is not None]
+        found = iter(torch.autograd.grad(grad, known, outer, allow_unused=True))
+    return *[None if x is None else next(found) for x in parts], None, None, None, None
+
+
+torch.library.register_autograd(
+    "pfkit::token_log_probs", _forward_gradient, setup_context=_save_forward, lib=_LIBRARY
+)
+torch.library.register_autograd(
+    "pfkit::token_log_probs_backward", _backward_gradient, setup_context=_save_backward, lib=_LIBRARY
+)
+
+
+def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
+    """The operator, without torch's dispatcher where nothing needs it."""
+    if (
+        not torch.compiler.is_compiling()
+        and type(logits) is _Tensor
+        and type(tokens) is _Tensor
+        and not (logits.requires_grad and torch.is_grad_enabled())
+        and not (torch_op._dispatch_modes() or torch_op._function_modes())
+        and not torch_op._transformed()
+    ):
+        if logits.is_cuda:
+            return _forward_cuda(logits, tokens, *rest)
+        if logits.is_cpu:
+            return _forward_cpu(logits, tokens, *rest)
+    return op(logits, tokens, *rest)  # type: ignore[no-any-return]

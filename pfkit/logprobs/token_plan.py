@@ -1,0 +1,120 @@
+"""Which kernels score the tokens of logits of a given shape, and with what grid. Plain Python: no GPU, no torch.
+
+* rows of up to 256 vectors of 16 bytes: several threads a row, all of it in registers;
+* longer rows: one block a row; where rows are few, a cluster of 2, 4 or 8 blocks a row, or, for very long rows,
+  slices whose partial states a second kernel combines in a fixed order.
+
+A plan depends on shapes, strides, dtype and the device, never on data: equal calls give equal bits.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from pfkit.lse.cuda import DeviceKernel
+from pfkit.lse.cuda_plan import BYTES, DIMS, SHORT_THREADS, Layout, Plan, Step, _ceil, _power_of_two
+
+SOURCE = "crossentropy.cu"
+SHORT = 256  # vectors of a row that one warp holds in registers
+
+
+def _arguments(
+    shape: Layout, dtype: int, tokens: int, temperature: float, ignore: int | None, splits: int = 1
+) -> bytes:
+    """``struct TokenArgs`` of crossentropy.cu with null pointers."""
+    kept = [*shape.kept, *[(1, 0)] * (DIMS - len(shape.kept))]
+    inverse = 1.0 / temperature
+    return struct.pack(
+        f"8Q6q2d{1 + 2 * DIMS}q",
+        *[0] * 8, shape.n, shape.rows, tokens, splits, 0 if ignore is None else ignore, int(ignore is not None),
+        inverse if dtype == 1 else inverse / math.log(2.0), inverse,
+        len(shape.kept), *[size for size, _ in kept], *[stride for _, stride in kept],
+    )  # fmt: skip
+
+
+def forward(
+    shape: Layout,
+    dtype: int,
+    *,
+    tokens: int,
+    temperature: float,
+    ignore: int | None,
+    entropy: bool,
+    aligned: bool,
+    multiprocessors: int,
+    clusters: bool,
+) -> Plan:
+    """The plan for rows of contiguous logits, at least one row of at least one.
+
+    Parameters
+    ----------
+    shape : Layout
+        The reduction over the vocabulary.
+    dtype : int
+        Of the logits, numbered as in the sources.
+    tokens : int
+        A row.
+    temperature : float
+    ignore : int or None
+        The id that is passed over.
+    entropy : bool
+        Whether to carry the moment that gives it.
+    aligned : bool
+        Whether the first logit lies on a 16-byte boundary.
+    multiprocessors : int
+        Of the device.
+    clusters : bool
+        Whether the device has thread-block clusters (compute capability 9.0 and up).
+    """
+    per_vector = 16 // BYTES[dtype]
+    skip = 0 if aligned and shape.aligned(per_vector) else per_vector - 1
+    vectors = _ceil(shape.n + skip, per_vector)
+    moment = "true" if entropy else "false"
+
+    def kernel(entry: str, threads: int, blocks: int, cluster: int = 1) -> DeviceKernel:
+        return DeviceKernel(SOURCE, entry, dtype, threads, blocks, cluster)
+
+    def plan(*steps: Step, splits: int = 1) -> Plan:
+        arguments = _arguments(shape, dtype, tokens, temperature, ignore, splits)
+        part_bytes = 24 if dtype == 1 else 12
+        return Plan(steps, arguments, part_bytes * shape.rows * splits if splits > 1 else 0)
+
+    if vectors <= SHORT:
+        lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
+        blocks = _ceil(shape.rows, SHORT_THREADS // lanes)
+        return plan(Step(kernel(f"short_rows<{lanes},{v},{moment}>", SHORT_THREADS, 4), (blocks, 1)))
+
+    parts = 1
+    if shape.rows < 2 * multiprocessors:
+        parts = max(1, min(_ceil(2 * multiprocessors, shape.rows), vectors // 2048))
+    if parts == 1:
+        threads, v, blocks = (128, 4, 8) if vectors <= 512 else (256, 4, 4)
+        entry = f"long_rows<{threads},{v},{moment}>"
+        return plan(Step(kernel(entry, threads, blocks), (shape.rows, 1)))
+    if clusters and vectors <= 8 * 16384:
+        size = min(8, _power_of_two(parts))
+        entry = f"cluster_rows<512,4,{size},{moment}>"
+        return plan(Step(kernel(entry, 512, 2, size), (size * shape.rows, 1)))
+    return plan(
+        Step(kernel(f"long_rows<512,4,{moment}>", 512, 2), (shape.rows, parts)),
+        Step(kernel(f"combine<128,{moment}>", 128, 4), (shape.rows, 1)),
+        splits=parts,
+    )
+
+
+def backward(
+    shape: Layout, dtype: int, *, tokens: int, temperature: float, ignore: int | None, entropy: bool
+) -> Plan:
+    """The plan of the gradient, written as contiguous rows."""
+    per_vector = 16 // BYTES[dtype]
+    vectors = _ceil(shape.n + per_vector - 1, per_vector)
+    moment = "true" if entropy else "false"
+    if vectors <= SHORT // 2:
+        lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
+        threads, grid = SHORT_THREADS, _ceil(shape.rows, SHORT_THREADS // lanes)
+    else:
+        lanes, v = 256, 4
+        threads, grid = lanes, shape.rows * _ceil(shape.n + per_vector - 1, lanes * v * per_vector)
+    kernel = DeviceKernel(SOURCE, f"gradient<{lanes},{v},{moment}>", dtype, threads, 4)
+    return Plan((Step(kernel, (grid, 1)),), _arguments(shape, dtype, tokens, temperature, ignore))

@@ -1,0 +1,372 @@
+// Log-probabilities of tokens, with the entropy and the log-sum-exp of their rows, in one read of the logits; and
+// the gradient of all three in one read and one write.
+//
+// With z = x / T over a row of n logits: log p(j) = z_j - log sum exp z, entropy = -sum p log p. A thread keeps
+// (m, s, e): the largest logit it has seen, the sum of w = exp((x - m) / T), and the sum of w t with t the exponent
+// (in octaves, as ex2 takes it; float64: nats). Then log p(j) = (x_j - m) / T - log s, which no common offset of
+// the logits can change, and entropy = log s - e / s. Pairs meet in a fixed tree; nothing depends on timing.
+//
+// t is held at FLOOR, where its weight is 0 already, so a logit of -inf adds 0 and not 0 * -inf. A row without
+// mass has log-probabilities -inf, entropy 0 and gradient 0; +inf or NaN among the logits makes the row NaN. A row
+// all of whose tokens are the ignored id gives zeros and is not read.
+#include "online.cuh"
+
+struct TokenArgs {
+  const Element* in;   // logits, the n of a row contiguous
+  C* log_prob;         // [row][k]; backward: its gradient, or null
+  C* entropy;          // [row], or null; backward: its gradient, or null
+  C* lse;              // the same
+  C* state;            // [row][3]: m, s, e
+  C* workspace;        // partial states, [row][split][3]
+  const i64* tokens;   // [row][k]
+  Element* grad_in;    // backward: gradient of the logits, [row][n]
+  i64 n;
+  i64 rows;
+  i64 k;               // tokens of a row
+  i64 splits;          // parts a row is cut into
+  i64 ignore;          // the id that is passed over ...
+  i64 ignores;         // ... if this is 1
+  double scale;        // log2(e) / T; float64: 1 / T
+  double inverse;      // 1 / T
+  i64 kept_dims;
+  i64 kept_size[DIMS];
+  i64 kept_stride[DIMS];
+};
+
+#if PFKIT_DTYPE == 1
+__device__ __forceinline__ C power(C t) { return exp(t); }
+constexpr double UNIT = 1;
+#else
+__device__ __forceinline__ C power(C t) {
+  C y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
+  return y;
+}
+constexpr double UNIT = 0.69314718055994531;  // nats an octave
+#endif
+constexpr C FLOOR = -1000;
+
+struct Sums { C m, s, e; };
+
+__device__ __forceinline__ Sums no_sums() { return Sums{-LARGEST, 0, 0}; }
+
+// The same terms seen from a larger m.
+template <bool MOMENT>
+__device__ __forceinline__ void lower(Sums& a, C m, C scale) {
+  C t = fmax((a.m - m) * scale, FLOOR), w = power(t);
+  if (MOMENT) a.e = w * (a.e + a.s * t);
+  a.s *= w;
+  a.m = m;
+}
+
+template <int COUNT, bool MOMENT, class Term>
+__device__ __forceinline__ void add_terms(Sums& a, C scale, Term term) {
+  constexpr int LANES = COUNT < 4 ? COUNT : 4;  // independent chains of additions
+  C s[LANES], e[LANES];
+#pragma unroll
+  for (int i = 0; i < LANES; ++i) s[i] = e[i] = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    C t = (term(i) - a.m) * scale;
+    if (MOMENT) t = maximum_or_nan(t, FLOOR);
+    C w = power(t);
+    s[i % LANES] += w;
+    if (MOMENT) e[i % LANES] += w * t;
+  }
+#pragma unroll
+  for (int i = 1; i < LANES; ++i) s[0] += s[i], e[0] += e[i];
+  a.s += s[0];
+  if (MOMENT) a.e += e[0];
+}
+
+template <int V, bool MOMENT>
+__device__ __forceinline__ void add_vectors(Sums& a, C scale, const uint4 (&v)[V]) {
+  C largest = largest_of(v);
+  if (largest > a.m) lower<MOMENT>(a, fmin(largest, LARGEST), scale);
+  add_terms<V * E, MOMENT>(a, scale, [&](int i) { return element(v[i / E], i % E); });
+}
+
+template <int LANES, bool MOMENT>
+__device__ __forceinline__ Sums reduce_sums(Sums a, C scale) {
+  lower<MOMENT>(a, largest_lane<LANES, false>(a.m), scale);
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) {
+    a.s += __shfl_xor_sync(0xffffffffu, a.s, d);
+    if (MOMENT) a.e += __shfl_xor_sync(0xffffffffu, a.e, d);
+  }
+  return a;
+}
+
+template <int THREADS, bool MOMENT>
+__device__ __forceinline__ Sums reduce_block_sums(Sums a, C scale) {
+  __shared__ Sums warps[THREADS / 32];
+  a = reduce_sums<32, MOMENT>(a, scale);
+  if (THREADS == 32) return a;
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
+  __syncthreads();
+  return reduce_sums<THREADS / 32, MOMENT>(warps[threadIdx.x % (THREADS / 32)], scale);
+}
+
+// ---- results ----------------------------------------------------------------------------------------------
+__device__ __forceinline__ bool ignored(const TokenArgs& a, i64 token) { return a.ignores && token == a.ignore; }
+
+__device__ __forceinline__ const Element* logits_of(const TokenArgs& a, i64 row) {
+  return a.in + offset_of(row, a.kept_dims, a.kept_size, a.kept_stride);
+}
+
+// The logit of a token; NaN for an id outside the vocabulary.
+__device__ __forceinline__ C logit_of(const TokenArgs& a, const Element* in, i64 token) {
+  return (u64)token < (u64)a.n ? to_compute(in[token]) : INFINITE - INFINITE;
+}
+
+// Kept out of line: once a row, and its registers are not the stream's.
+__device__ __noinline__ double log_of(double s) { return log(s); }
+
+// Of a whole row, or of its share lane, lane + LANES, ... of the tokens.
+__device__ __forceinline__ void emit_row(const TokenArgs& a, i64 row, const Element* in, Sums r, int lane, int lanes) {
+  const double infinity = INFINITE, nan = infinity - infinity;
+  bool mass = r.s > 0 && r.s < INFINITE;
+  double log_s = mass ? log_of((double)r.s) : 0;
+  for (i64 k = lane; k < a.k; k += lanes) {
+    i64 token = a.tokens[row * a.k + k];
+    double x = logit_of(a, in, token), value = (x - (double)r.m) * a.inverse - log_s;
+    if (!mass) value = r.s == 0 && (u64)token < (u64)a.n ? -infinity : nan;
+    a.log_prob[row * a.k + k] = ignored(a, token) ? 0 : (C)value;
+  }
+  if (lane) return;
+  if (a.lse) a.lse[row] = (C)(mass ? r.m * a.inverse + log_s : r.s == 0 ? -infinity : (double)r.s);
+  if (a.entropy) a.entropy[row] = (C)(mass ? fmax(log_s - UNIT * (double)r.e / (double)r.s, 0.0) : r.s == 0 ? 0 : nan);
+  a.state[3 * row] = r.m;
+  a.state[3 * row + 1] = r.s;
+  a.state[3 * row + 2] = r.e;
+}
+
+__device__ __forceinline__ void emit_nothing(const TokenArgs& a, i64 row, int lane, int lanes) {
+  for (i64 k = lane; k < a.k; k += lanes) a.log_prob[row * a.k + k] = 0;
+  if (lane) return;
+  if (a.lse) a.lse[row] = 0;
+  if (a.entropy) a.entropy[row] = 0;
+  a.state[3 * row] = a.state[3 * row + 1] = a.state[3 * row + 2] = 0;
+}
+
+// Whether a block's row has tokens, and all of them are ignored.
+__device__ __forceinline__ bool skips(const TokenArgs& a, i64 row) {
+  if (!a.ignores || a.k == 0) return false;
+  if (a.k == 1) return a.tokens[row] == a.ignore;
+  int some = 0;
+  for (i64 k = threadIdx.x; k < a.k; k += blockDim.x) some |= a.tokens[row * a.k + k] != a.ignore;
+  return !__syncthreads_or(some);
+}
+
+// ---- short rows: LANES threads a row, everything in registers ---------------------------------------------
+constexpr int SHORT_THREADS = 128;
+
+template <int LANES, int V, bool MOMENT>
+__device__ __forceinline__ void short_rows(const TokenArgs& a) {
+  C scale = (C)a.scale;
+  int lane = threadIdx.x % LANES;
+  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
+  bool live = row < a.rows;
+  const Element* in = logits_of(a, live ? row : 0);
+  Window w = window(in, a.n);
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
+  bool some = a.k == 0 || !a.ignores;
+  if (live && !some)
+    for (i64 k = lane; k < a.k; k += LANES) some |= a.tokens[row * a.k + k] != a.ignore;
+  u32 group = (LANES == 32 ? 0xffffffffu : (1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
+  some = __ballot_sync(0xffffffffu, some) & group;
+#pragma unroll
+  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
+  Sums sums = no_sums();
+  sums.m = fmin(largest_lane<LANES, false>(fmax(largest_of(v), -LARGEST)), LARGEST);
+  add_terms<V * E, MOMENT>(sums, scale, [&](int i) { return element(v[i / E], i % E); });
+#pragma unroll
+  for (int d = LANES / 2; d; d /= 2) {
+    sums.s += __shfl_xor_sync(0xffffffffu, sums.s, d);
+    if (MOMENT) sums.e += __shfl_xor_sync(0xffffffffu, sums.e, d);
+  }
+  if (!live) return;
+  if (some) emit_row(a, row, in, sums, lane, LANES);
+  else emit_nothing(a, row, lane, LANES);
+}
+
+// ---- long rows: one block or one cluster a row, or a slice of it ------------------------------------------
+template <int THREADS, int V, bool MOMENT>
+__device__ __forceinline__ Sums stream(const Window& w, i64 begin, i64 end, C scale) {
+  Sums sums = no_sums();
+  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
+    uint4 v[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, end);
+    if (w.skip || w.last < E) {
+#pragma unroll
+      for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, w);
+    }
+    add_vectors<V, MOMENT>(sums, scale, v);
+  }
+  return sums;
+}
+
+template <int THREADS, int V, bool MOMENT>
+__device__ __forceinline__ void long_rows(const TokenArgs& a) {
+  C scale = (C)a.scale;
+  i64 row = blockIdx.x, part = blockIdx.y;
+  if (skips(a, row)) {
+    if (a.splits == 1) emit_nothing(a, row, threadIdx.x, THREADS);
+    return;
+  }
+  const Element* in = logits_of(a, row);
+  Window w = window(in, a.n);
+  i64 slice = (w.vectors + a.splits - 1) / a.splits;
+  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  Sums sums = reduce_block_sums<THREADS, MOMENT>(stream<THREADS, V, MOMENT>(w, begin, end, scale), scale);
+  if (a.splits == 1) emit_row(a, row, in, sums, threadIdx.x, THREADS);
+  else if (threadIdx.x == 0) ((Sums*)a.workspace)[row * a.splits + part] = sums;
+}
+
+// The partial states of a row, in their order.
+template <int THREADS, bool MOMENT>
+__device__ __forceinline__ void combine(const TokenArgs& a) {
+  C scale = (C)a.scale;
+  i64 row = blockIdx.x;
+  if (skips(a, row)) return emit_nothing(a, row, threadIdx.x, THREADS);
+  const Sums* parts = (const Sums*)a.workspace + row * a.splits;
+  Sums sums = no_sums();
+  for (i64 at = threadIdx.x; at < a.splits; at += THREADS) {
+    Sums p = parts[at];
+    C m = fmax(sums.m, p.m);
+    lower<MOMENT>(sums, m, scale);
+    lower<MOMENT>(p, m, scale);
+    sums.s += p.s;
+    sums.e += p.e;
+  }
+  emit_row(a, row, logits_of(a, row), reduce_block_sums<THREADS, MOMENT>(sums, scale), threadIdx.x, THREADS);
+}
+
+#if __CUDA_ARCH__ >= 900
+template <int THREADS, int V, int BLOCKS, bool MOMENT>
+__device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
+  __shared__ u64 parts[BLOCKS][3];
+  C scale = (C)a.scale;
+  i64 row = blockIdx.x / BLOCKS;
+  u32 part = cluster_rank();
+  if (skips(a, row)) {
+    if (part == 0) emit_nothing(a, row, threadIdx.x, THREADS);
+    return;
+  }
+  cluster_arrive();
+  const Element* in = logits_of(a, row);
+  Window w = window(in, a.n);
+  i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
+  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  Sums sums = reduce_block_sums<THREADS, MOMENT>(stream<THREADS, V, MOMENT>(w, begin, end, scale), scale);
+  cluster_wait();
+  if (threadIdx.x < 3) {
+    C x = threadIdx.x == 0 ? sums.m : threadIdx.x == 1 ? sums.s : sums.e;
+    store_remote(&parts[part][threadIdx.x], 0, (u64)__double_as_longlong((double)x));
+  }
+  cluster_barrier();
+  if (part || threadIdx.x >= 32) return;
+  sums = no_sums();
+  if (threadIdx.x < BLOCKS) {
+    const u64* p = parts[threadIdx.x];
+    sums = Sums{(C)__longlong_as_double((i64)p[0]), (C)__longlong_as_double((i64)p[1]),
+                (C)__longlong_as_double((i64)p[2])};
+  }
+  emit_row(a, row, in, reduce_sums<32, MOMENT>(sums, scale), threadIdx.x, 32);
+}
+#endif
+
+// ---- gradient ---------------------------------------------------------------------------------------------
+// With incoming g_k, h (entropy) and l (log-sum-exp), G = sum g_k: dx_j = (p_j (l - G - h (log p_j + entropy)) +
+// sum over k with token_k = j of g_k) / T = w_j (base - slope t_j) + ... LANES threads work on a row, V vectors each.
+template <int LANES, int V, bool MOMENT>
+__device__ __forceinline__ void gradient(const TokenArgs& a) {
+  constexpr int THREADS = LANES > 32 ? LANES : SHORT_THREADS;
+  i64 blocks = LANES > 32 ? (a.n + E - 1 + LANES * V * E - 1) / (LANES * V * E) : 1;
+  i64 row = LANES > 32 ? blockIdx.x / blocks : (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+  i64 first = LANES > 32 ? (blockIdx.x - row * blocks) * (LANES * V) : 0;
+  int lane = threadIdx.x % LANES;
+  bool live = row < a.rows;
+  if (!live) row = 0;
+  const i64* tokens = a.tokens + row * a.k;
+  const C* given = a.log_prob ? a.log_prob + row * a.k : nullptr;
+
+  double sum = 0;
+  bool some = a.k == 0;
+  for (i64 k = 0; k < a.k; ++k) {
+    i64 token = tokens[k];
+    if (ignored(a, token)) continue;
+    some = true;
+    double g = given ? (double)given[k] : 0;
+    sum += (u64)token < (u64)a.n || g == 0 ? g : (double)(INFINITE - INFINITE);
+  }
+  C m = a.state[3 * row], s = a.state[3 * row + 1];
+  double h = MOMENT && a.entropy ? (double)a.entropy[row] : 0, base = (a.lse ? (double)a.lse[row] : 0) - sum, slope = 0;
+  if (MOMENT && h != 0) base += h * UNIT * (double)a.state[3 * row + 2] / (double)s;
+  bool zero = !some || (base == 0 && h == 0) || s == 0;  // nothing but the tokens' own terms: no need to read
+  if (!zero) {
+    double each = s < INFINITE ? a.inverse / (double)s : (double)(INFINITE - INFINITE);
+    base *= each;
+    slope = h * UNIT * each;
+  }
+  C b = zero ? 0 : (C)base, d = (C)slope, scale = (C)a.scale;
+  auto weighted = [&](C x) {
+    C t = (x - m) * scale;
+    if (MOMENT) t = fmax(t, FLOOR);
+    return MOMENT ? power(t) * (b - d * t) : power(t) * b;
+  };
+
+  const Element* in = logits_of(a, row);
+  Window w = window(in, a.n);
+  Element* out = a.grad_in + row * a.n;
+  bool vectors = ((u64)out & 15u) == ((u64)in & 15u);
+  uint4* out_base = (uint4*)((u64)out & ~15ull);
+  i64 at = first + lane, end = live ? w.vectors : 0;
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * LANES, zero ? 0 : end);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    i64 index = at + k * LANES;
+    if (index >= end) continue;
+    uint4 g = make_uint4(0, 0, 0, 0);
+    if (!zero) {
+#pragma unroll
+      for (int j = 0; j < E; ++j) set_element(g, j, from_compute(weighted(element(v[k], j))));
+    }
+    if (vectors && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
+      out_base[index] = g;
+    } else {
+#pragma unroll
+      for (int j = 0; j < E; ++j) {
+        i64 term = index * E + j - w.skip;
+        if (term >= 0 && term < a.n) out[term] = from_compute(element(g, j));
+      }
+    }
+  }
+  if (!given || !some || s == 0) {
+    if (LANES > 32) return;
+    live = false;
+  }
+  // The tokens' own terms, after the block's stores: the first of equal tokens adds all of theirs, in order.
+  if (LANES > 32) __syncthreads();
+  else __syncwarp();
+  i64 from = first * E - w.skip, to = from + (i64)LANES * V * E;
+  for (i64 k = lane; live && k < a.k; k += LANES) {
+    i64 token = tokens[k];
+    if (ignored(a, token) || (u64)token >= (u64)a.n || token < from || token >= to) continue;
+    double own = 0;
+    bool earlier = false;
+    for (i64 other = 0; other < a.k; ++other) {
+      if (tokens[other] != token) continue;
+      earlier |= other < k;
+      own += (double)given[other];
+    }
+    if (!earlier) out[token] = from_compute((C)((zero ? 0.0 : (double)weighted(to_compute(in[token]))) + own * a.inverse));
+  }
+}
+
+PFKIT_DEFINE_ENTRY_OF(TokenArgs)

@@ -1,7 +1,7 @@
 """Log-probabilities of given tokens under a language model's logits, in one read of the logits.
 
-What reinforcement learning from feedback, preference optimisation and evaluation ask of a model: log p(token) at
-every position, over vocabularies of 32 to 256 thousand. With z = logits / temperature,
+What reinforcement learning from feedback, preference optimisation and evaluation ask of a model: log p(token)
+at every position, over vocabularies of 32 to 256 thousand. With z = logits / temperature,
 
     log p(t) = z_t - log sum_j exp z_j,        entropy = -sum_j p_j log p_j,
 
@@ -81,24 +81,25 @@ def token_log_probs(
 
     Notes
     -----
-    **Arithmetic.** ``(x - max) / T - log(sum exp((x - max) / T))``, in float32 (float64) with the last step in
-    float64: an offset common to a row changes nothing, whatever its size; 16-bit logits give what their float32
-    copy gives. Error against the exact value of the same logits: for ``"fuse"`` that of the log-sum-exp
-    (``pfkit.kernels()``; below 1e-6 in practice) and one rounding of the result.
+    **Arithmetic.** ``(x - max) / T - log(sum exp((x - max) / T))``, in float32 (float64) with the last step
+    in float64: an offset common to a row changes nothing, whatever its size; 16-bit logits give what their
+    float32 copy gives. Error against the exact value of the same logits: for ``"fuse"`` that of the
+    log-sum-exp (``pfkit.kernels()``; below 1e-6 in practice) and one rounding of the result.
 
     **Edges.** Logits of -inf have probability 0 and add 0 to the entropy. A row of nothing but -inf has
     log-probabilities -inf, entropy 0, log-sum-exp -inf and gradient 0. A row with NaN or +inf has
     log-probabilities, entropy and gradient NaN.
 
-    **Gradient.** One kernel recomputes the probabilities from two numbers a row and writes the gradient once,
-    that of the entropy and the log-sum-exp included. Rows whose incoming gradient is 0 are not read. Twice
-    differentiable; second derivatives go through torch's own operations.
+    **Gradient.** One kernel recomputes the probabilities from two numbers a row and writes the gradient
+    once, that of the entropy and the log-sum-exp included. Rows whose incoming gradient is 0 are not read.
+    Twice differentiable; second derivatives go through torch's own operations.
 
-    **Kernels.** On CUDA ``"fuse"`` is one launch that reads the logits once (few very long rows: a second, tiny
-    one), and ``"fuse16"`` is the same, for 16-bit logits only. ``"int"``, ``"int-pairwise"`` and ``"int16"``
-    take the log-sum-exp from the integer kernels and gather the tokens' logits in further small launches; a
-    temperature other than 1 makes a scaled copy, an entropy another read by the float kernel. Their results
-    are off by at most the kernel's bound. On the CPU ``"fuse"``, ``"int"`` and ``"int-pairwise"`` run.
+    **Kernels.** On CUDA ``"fuse"`` is one launch that reads the logits once (few very long rows: a second,
+    tiny one), and ``"fuse16"`` is the same, for 16-bit logits only. ``"int"``, ``"int-pairwise"`` and
+    ``"int16"`` take the log-sum-exp from the integer kernels and gather the tokens' logits in further small
+    launches; a temperature other than 1 makes a scaled copy, an entropy another read by the float kernel.
+    Their results are off by at most the kernel's bound. On the CPU ``"fuse"``, ``"int"`` and
+    ``"int-pairwise"`` run.
 
     Equal calls give equal bits. Works under ``torch.compile(fullgraph=True)`` and in CUDA graphs. The online
     softmax normaliser: Milakov & Gimelshein 2018, arXiv:1805.02867.
@@ -109,7 +110,8 @@ def token_log_probs(
     >>> logits = torch.tensor([[2.0, 1.0, 0.1, -1.0], [0.0, 0.0, -torch.inf, 0.0]])
     >>> pfkit.token_log_probs(logits, torch.tensor([1, 3]))
     tensor([-1.4493, -1.0986])
-    >>> logp, entropy = pfkit.token_log_probs(logits, torch.tensor([[0, 1], [3, -100]]), return_entropy=True)
+    >>> two = torch.tensor([[0, 1], [3, -100]])
+    >>> logp, entropy = pfkit.token_log_probs(logits, two, return_entropy=True)
     >>> logp
     tensor([[-0.4493, -1.4493],
             [-1.0986,  0.0000]])
@@ -145,8 +147,8 @@ def _check(
     one = tokens.dim() == logits.dim() - 1
     if tokens.shape[: logits.dim() - 1] != logits.shape[:-1] or not (one or tokens.dim() == logits.dim()):
         raise ValueError(
-            f"tokens of shape {tuple(tokens.shape)} do not fit logits of shape {tuple(logits.shape)}: expected "
-            f"{tuple(logits.shape[:-1])}, or that and one more dimension for several tokens a row"
+            f"tokens of shape {tuple(tokens.shape)} do not fit logits of shape {tuple(logits.shape)}: "
+            f"expected {tuple(logits.shape[:-1])}, or that and one more dimension for several tokens a row"
         )
     if tokens.device != logits.device:
         raise ValueError(f"tokens are on {tokens.device}, logits on {logits.device}")

@@ -74,8 +74,8 @@ def forward(
 ) -> tuple[_Tensor, _Tensor, _Tensor, _Tensor]:
     """Log-probabilities (rows, K), entropy (rows,), log-sum-exp (rows,) and state (rows, 3), in float64.
 
-    The state is (m, s, e): the largest logit, s = sum exp t and e = sum t exp t with t = (x - m) / temperature;
-    0 throughout for rows that are passed over. s = 0: no mass; s infinite or NaN: a logit is.
+    The state is (m, s, e): the largest logit, s = sum exp t and e = sum t exp t with t = (x - m) /
+    temperature; 0 throughout for rows that are passed over. s = 0: no mass; s infinite or NaN: a logit is.
     """
     n, count = logits.shape[-1], math.prod(logits.shape[:-1])
     check_ids(tokens, n, ignore)
@@ -114,9 +114,15 @@ def forward(
 
 
 def finish(
-    picked: _Tensor, ids: _Tensor, state: _Tensor, log_s: _Tensor, temperature: float, n: int, ignore: int | None
+    picked: _Tensor,
+    ids: _Tensor,
+    state: _Tensor,
+    log_s: _Tensor,
+    temperature: float,
+    n: int,
+    ignore: int | None,
 ) -> tuple[_Tensor, _Tensor, _Tensor]:
-    """Log-probabilities, entropy and log-sum-exp of rows from their tokens' logits and their state, float64."""
+    """Log-probabilities, entropy and log-sum-exp of rows from their tokens' logits and their state."""
     m, s, e = state.unbind(-1)
     mass = (s > 0) & (s < math.inf)
     log_probs = (picked - m[:, None]) / temperature - log_s[:, None]

@@ -1,8 +1,8 @@
 """The operators behind :func:`pfkit.token_log_probs`: ``pfkit::token_log_probs`` and its gradient.
 
-``pfkit::token_log_probs`` gives log-probabilities (..., K), entropy and log-sum-exp (...), the last two of size
-0 unless asked for, and the state (..., 3) the gradient recomputes the probabilities from. The gradient of all
-three goes into one tensor, written once. Second derivatives come from torch's own operations.
+``pfkit::token_log_probs`` gives log-probabilities (..., K), entropy and log-sum-exp (...), the last two of
+size 0 unless asked for, and the state (..., 3) the gradient recomputes the probabilities from. The gradient
+of all three goes into one tensor, written once. Second derivatives come from torch's own operations.
 """
 
 from __future__ import annotations
@@ -34,14 +34,25 @@ def empty_parts(logits: _Tensor, tokens: _Tensor, entropy: bool, lse: bool) -> t
     def empty(*shape: int) -> _Tensor:
         return torch.empty(shape, dtype=dtype, device=device)
 
-    return empty(*tokens.shape), empty(*(lead if entropy else (0,))), empty(*(lead if lse else (0,))), empty(*lead, 3)
+    return (
+        empty(*tokens.shape),
+        empty(*(lead if entropy else (0,))),
+        empty(*(lead if lse else (0,))),
+        empty(*lead, 3),
+    )
 
 
 # --- forward ---
 
 
 def _forward_cpu(
-    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+    kernel: str,
 ) -> tuple[_Tensor, ...]:
     parts = empty_parts(logits, tokens, entropy, lse)
     if parts[3].numel():
@@ -76,7 +87,13 @@ def _pointer(x: _Tensor | None) -> int:
 
 
 def _forward_cuda(
-    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+    kernel: str,
 ) -> tuple[_Tensor, ...]:
     if kernel in _INTEGER:
         return _forward_integer(logits, tokens, temperature, entropy, lse, ignore, kernel)
@@ -85,7 +102,8 @@ def _forward_cuda(
         return parts
     index, k = logits.get_device(), tokens.shape[-1]
     key = (
-        logits.shape, logits.stride(), logits.dtype, index, logits.data_ptr() & 15, k, temperature, ignore, entropy,
+        logits.shape, logits.stride(), logits.dtype, index, logits.data_ptr() & 15, k, temperature, ignore,
+        entropy,
     )  # fmt: skip
     if key not in _plans:
         logits, shape = _rows(logits)
@@ -116,10 +134,16 @@ def _launch_forward(launches: Any, logits: _Tensor, tokens: _Tensor, parts: tupl
 
 
 def _forward_integer(
-    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+    kernel: str,
 ) -> tuple[_Tensor, ...]:
-    """The integer kernels give the log-sum-exp; the tokens' logits are gathered and the entropy, if asked for,
-    comes from the float kernel, each in a launch of its own."""
+    """The integer kernels give the log-sum-exp; the tokens' logits are gathered, and the entropy, if asked
+    for, comes from the float kernel."""
     parts = empty_parts(logits, tokens, entropy, lse)
     if not parts[3].numel():
         return parts
@@ -139,7 +163,11 @@ def _forward_integer(
     state[:, 0] = m if offset is None else torch.where(finite, offset.reshape(count).double(), 0)
     ids = tokens.reshape(count, tokens.shape[-1])
     if entropy:  # e / s is what the entropy needs, whatever s is
-        exact = _forward_cuda(logits, tokens, temperature, True, False, ignore, "fuse")[3].reshape(count, 3).double()
+        exact = (
+            _forward_cuda(logits, tokens, temperature, True, False, ignore, "fuse")[3]
+            .reshape(count, 3)
+            .double()
+        )
         unit = 1.0 if logits.dtype == torch.float64 else math.log(2.0)
         state[:, 2] = exact[:, 2] / torch.where(exact[:, 1] == 0, 1, exact[:, 1]) * state[:, 1] * unit
     picked = logits.gather(-1, tokens.clamp(0, n - 1)).reshape(ids.shape).double()
@@ -176,7 +204,8 @@ def _backward_cuda(
     launches = _launches(
         key, index,
         lambda device: token_plan.backward(
-            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore, entropy=moment
+            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
+            entropy=moment,
         ),
     )  # fmt: skip
     given = [None if g is None else g.to(state.dtype).contiguous() for g in (log_probs, entropy, lse)]
@@ -200,7 +229,9 @@ def _backward_composite(
     counts = torch.ones(tokens.shape, dtype=torch.bool, device=tokens.device)
     if ignore is not None:
         counts = tokens != ignore
-    scored = counts.any(-1, keepdim=True) if tokens.shape[-1] else torch.ones_like(z[..., :1], dtype=torch.bool)
+    scored = (
+        counts.any(-1, keepdim=True) if tokens.shape[-1] else torch.ones_like(z[..., :1], dtype=torch.bool)
+    )
     shared = torch.zeros_like(z[..., :1])
     own = torch.zeros_like(z)
     if log_probs is not None:
@@ -220,8 +251,8 @@ def _backward_composite(
 
 _LIBRARY = torch.library.Library("pfkit", "FRAGMENT")
 _LIBRARY.define(
-    "token_log_probs(Tensor logits, Tensor tokens, float temperature, bool entropy, bool lse, int? ignore, str kernel)"
-    " -> (Tensor log_probs, Tensor entropy, Tensor lse, Tensor state)",
+    "token_log_probs(Tensor logits, Tensor tokens, float temperature, bool entropy, bool lse, int? ignore,"
+    " str kernel) -> (Tensor log_probs, Tensor entropy, Tensor lse, Tensor state)",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 _LIBRARY.define(
@@ -239,7 +270,13 @@ _op_backward = torch.ops.pfkit.token_log_probs_backward.default
 
 @torch.library.register_fake("pfkit::token_log_probs", lib=_LIBRARY)
 def _(
-    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, lse: bool, ignore: int | None, kernel: str
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+    kernel: str,
 ) -> tuple[_Tensor, ...]:
     return empty_parts(logits, tokens, entropy, lse)
 
@@ -278,8 +315,9 @@ def _save_backward(ctx: Any, inputs: tuple[Any, ...], output: _Tensor) -> None:
 def _backward_gradient(ctx: Any, outer: _Tensor) -> tuple[Any, ...]:
     *given, tokens = ctx.saved_tensors
     with torch.enable_grad():
-        parts = [None if x is None else x.detach().requires_grad_() for x in given]
-        grad = _backward_composite(*parts, tokens, ctx.temperature, ctx.ignore)
+        parts: list[Any] = [None if x is None else x.detach().requires_grad_() for x in given]
+        log_probs, entropy, lse, logits = parts
+        grad = _backward_composite(log_probs, entropy, lse, logits, tokens, ctx.temperature, ctx.ignore)
         known = [x for x in parts if x is not None]
         found = iter(torch.autograd.grad(grad, known, outer, allow_unused=True))
     return *[None if x is None else next(found) for x in parts], None, None, None, None

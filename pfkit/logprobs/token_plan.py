@@ -1,8 +1,8 @@
-"""Which kernels score the tokens of logits of a given shape, and with what grid. Plain Python: no GPU, no torch.
+"""Which kernels score tokens under logits of a given shape, with what grid. Plain Python: no GPU, no torch.
 
 * rows of up to 256 vectors of 16 bytes: several threads a row, all of it in registers;
-* longer rows: one block a row; where rows are few, a cluster of 2, 4 or 8 blocks a row, or, for very long rows,
-  slices whose partial states a second kernel combines in a fixed order.
+* longer rows: one block a row; where rows are few, a cluster of 2, 4 or 8 blocks a row, or, for very long
+  rows, slices whose partial states a second kernel combines in a fixed order.
 
 A plan depends on shapes, strides, dtype and the device, never on data: equal calls give equal bits.
 """
@@ -27,7 +27,7 @@ def _arguments(
     inverse = 1.0 / temperature
     return struct.pack(
         f"8Q6q2d{1 + 2 * DIMS}q",
-        *[0] * 8, shape.n, shape.rows, tokens, splits, 0 if ignore is None else ignore, int(ignore is not None),
+        *[0] * 8, shape.n, shape.rows, tokens, splits, ignore or 0, int(ignore is not None),
         inverse if dtype == 1 else inverse / math.log(2.0), inverse,
         len(shape.kept), *[size for size, _ in kept], *[stride for _, stride in kept],
     )  # fmt: skip

@@ -11,6 +11,7 @@ Needs torch.
 from .circuit import Circuit
 from .layers import InputLayer, ProductLayer, SumLayer
 from .learning import EM, FitResult, mean_log_likelihood
+from .pyjuice import accelerate, restore
 from .regions import RegionGraph, tree_regions
 from .structure import chow_liu, chow_liu_tree, hclt, mutual_information
 
@@ -22,10 +23,12 @@ __all__ = [
     "ProductLayer",
     "RegionGraph",
     "SumLayer",
+    "accelerate",
     "chow_liu",
     "chow_liu_tree",
     "hclt",
     "mean_log_likelihood",
     "mutual_information",
+    "restore",
     "tree_regions",
 ]

@@ -4,7 +4,7 @@
     pfkit.circuits.accelerate(pc)         # the same object, also returned
     lls = pc(x)                           # as before, from here on through pfkit's forward
     pc.backward(x); pc.mini_batch_em(...) # PyJuice's own, on the node values it expects
-    pfkit.circuits.explain(pc)            # what was executed here, what was passed on to PyJuice, and why
+    pfkit.circuits.pyjuice.explain(pc)    # what was executed here, what was passed on to PyJuice, and why
     pfkit.circuits.restore(pc)            # PyJuice's forward again
 
 PyJuice's forward rounds every weight and every child value to bfloat16 before its matrix products (about

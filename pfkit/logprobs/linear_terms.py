@@ -1,0 +1,27 @@
+"""What a product hidden @ weight.T becomes: a logit, and a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Terms:
+    """With y a product plus bias, x its logit, lse the log-sum-exp of a row's logits, t its target:
+
+    x = scale * cap * tanh(y / cap), or scale * y for cap 0;
+    loss = (1 - smoothing) (lse - x_t) + smoothing (lse - mean of x) + z lse^2.
+    """
+
+    cap: float = 0.0
+    scale: float = 1.0
+    smoothing: float = 0.0
+    z: float = 0.0
+    vocabulary: int = 0
+    ignore_index: int = -100
+    biased: bool = False
+
+    @property
+    def shaped(self) -> bool:
+        """Whether a logit is more than its product, or all logits are to be summed."""
+        return self.cap > 0 or self.biased or self.smoothing > 0 or self.scale != 1

@@ -1,0 +1,104 @@
+// The gradient of the loss in a chunk of logits, in place or beside it:
+//
+//   g = G ((1 + 2 z lse) p - (1 - e) [column is the target] - e / V) dx/dy,   p = exp(x - m) / s
+//
+// with G the gradient of the row's loss, e the label smoothing, z the weight of lse^2 and x the logit made of
+// the product y. One warp a row; a
+// batch of columns is read whole before any of it is written, so the result may lie over the logits: column j
+// of the result never reaches past column j of the logits.
+#include "linear.cuh"
+
+struct GradientArgs {
+  const Element* logits;  // (rows, ld)
+  void* gradient;         // (rows, gradient_ld) of type RESULT, may start where the logits do
+  const float* maximum;
+  const float* total;
+  const i64* targets;     // columns of the whole vocabulary
+  const float* bias;      // of the first column of the chunk, or null
+  const float* outer;     // G, a row
+  i64 first;
+  i64 rows;
+  i64 columns;
+  i64 ld;
+  i64 gradient_ld;
+  i64 vocabulary;
+  i64 ignored;            // the target of a row of zeros
+  double cap;
+  double scale;
+  double smoothing;       // e
+  double share;           // e / V
+  double z;
+};
+
+template <int RESULT>
+__device__ __forceinline__ u32 pack(float a, float b) {  // two 16-bit results
+  if (RESULT == 2) return (u32)float_to_half(a) | (u32)float_to_half(b) << 16;
+#if __CUDA_ARCH__ >= 800
+  u32 w;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+  return w;
+#else
+  return (u32)float_to_bfloat(a) | (u32)float_to_bfloat(b) << 16;
+#endif
+}
+
+// Stores the E results of vector `index` of a row.
+template <int RESULT>
+__device__ __forceinline__ void store(void* row, int index, const float (&g)[E]) {
+  if constexpr (RESULT == 0) {
+    static_assert(E == 4, "float32 results come from float32 logits");
+    *((float4*)row + index) = make_float4(g[0], g[1], g[2], g[3]);
+  } else if constexpr (E == 4) {
+    *((uint2*)row + index) = make_uint2(pack<RESULT>(g[0], g[1]), pack<RESULT>(g[2], g[3]));
+  } else {
+    *((uint4*)row + index) = make_uint4(pack<RESULT>(g[0], g[1]), pack<RESULT>(g[2], g[3]),
+                                        pack<RESULT>(g[4], g[5]), pack<RESULT>(g[6], g[7]));
+  }
+}
+
+template <int V, bool SHAPED, int RESULT>
+__device__ __forceinline__ void gradient(const GradientArgs& a) {
+  int lane = threadIdx.x % 32;
+  i64 row = (i64)blockIdx.x * (PFKIT_THREADS / 32) + threadIdx.x / 32;
+  if (row >= a.rows) return;
+  const Element* x = a.logits + row * a.ld;
+  void* out = (char*)a.gradient + row * a.gradient_ld * (RESULT == 0 ? 4 : 2);
+  float m = a.maximum[row], s = a.total[row];
+  i64 target = a.targets[row];
+  bool live = target != a.ignored;
+  float outer = !live ? 0.0f : target >= 0 && target < a.vocabulary ? a.outer[row] : __int_as_float(0x7fc00000);
+  float weight = live ? outer / s : 0.0f;  // of exp(x - m)
+  if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
+  float hit = outer * (float)(1.0 - a.smoothing), share = outer * (float)a.share;
+  target = live ? target - a.first : -1;
+  int vectors = (int)((a.columns + E - 1) / E);
+  Shape shape{a.bias, (float)a.cap, (float)a.scale};
+  float inverse = SHAPED && shape.cap > 0 ? 1.0f / (shape.cap * shape.scale) : 0.0f;
+  for (int at = lane; at - lane < vectors; at += 32 * V) {
+    uint4 v[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      if (at + k * 32 < vectors) v[k] = *((const uint4*)x + at + k * 32);
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      int index = at + k * 32;
+      if (index >= vectors) continue;
+      float g[E];
+#pragma unroll
+      for (int j = 0; j < E; ++j) {
+        float f = element(v[k], j);
+        i64 column = (i64)index * E + j;
+        if (SHAPED) f = logit_of(f, column < a.columns ? column : 0, shape);
+        g[j] = live ? weight * expo(f - m) - share : 0.0f;
+        if (column == target) g[j] -= hit;
+        if (SHAPED) g[j] *= shape.scale * (1.0f - (f * inverse) * (f * inverse));
+      }
+      store<RESULT>(out, index, g);  // the columns past the end too: they are the buffer's own padding
+    }
+    __syncwarp();
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS)
+    entry(const __grid_constant__ GradientArgs a) { PFKIT_ENTRY(a); }

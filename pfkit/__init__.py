@@ -78,6 +78,8 @@ __all__ = [
 
 # not in __all__: "from pfkit import *" must work without torch, and not import it where it is there
 _NEEDS_TORCH = {
+    "linear_cross_entropy": "pfkit.logprobs.linear",
+    "linear_log_probs": "pfkit.logprobs.linear",
     "override_torch": "pfkit.lse.torch_op",
     "token_log_probs": "pfkit.logprobs.token",
 }

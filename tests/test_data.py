@@ -1,6 +1,7 @@
 """The data files are the ones their page describes: listed, checksummed, licensed, of the stated shape."""
 
 import hashlib
+import json
 import re
 from pathlib import Path
 
@@ -82,6 +83,17 @@ def test_series(name, skip, column, length, total):
     assert y.shape == (length,) and np.isfinite(y).all()
     if total is not None:
         assert y.sum() == total
+
+
+def test_language_model_logits_are_those_of_the_reference():
+    reference = json.loads((DATA / "logprob" / "smollm2_reference.json").read_text(encoding="utf-8"))
+    with np.load(DATA / "logprob" / "smollm2_logits_f16.npz", allow_pickle=False) as z:
+        logits, targets, tokens, positions = (z[k] for k in ("logits", "targets", "token_ids", "positions"))
+    assert logits.shape == (6, reference["vocab"]) and logits.dtype == np.float16
+    assert tokens.tolist() == reference["token_ids"]
+    assert np.array_equal(tokens[positions + 1], targets)
+    assert [row["target"] for row in reference["rows"]] == targets.tolist()
+    assert [row["max"] for row in reference["rows"]] == logits.max(axis=1).tolist()
 
 
 def test_odometry_row_k_is_the_motion_from_step_k_to_k_plus_1():

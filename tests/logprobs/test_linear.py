@@ -104,7 +104,8 @@ def test_log_probs_are_those_of_the_logits_over_the_temperature():
 def test_leading_dimensions_strides_and_integer_types():
     x, w, _, t = parts(24)
     want = linear_cross_entropy(x, w, t, reduction="none")
-    folded = linear_cross_entropy(x.view(2, 3, 4, HIDDEN), w, t.view(2, 3, 4).to(torch.int32), reduction="none")
+    t = t.to(torch.int32)
+    folded = linear_cross_entropy(x.view(2, 3, 4, HIDDEN), w, t.view(2, 3, 4), reduction="none")
     assert folded.shape == (2, 3, 4) and torch.equal(folded.reshape(-1), want)
     strided = x.detach().t().contiguous().t()
     column_major = w.detach().t().contiguous().t()

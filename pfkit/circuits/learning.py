@@ -42,10 +42,10 @@ def normalized_counts(
     """
     dims = (dims,) if isinstance(dims, int) else dims
     n = math.prod(counts.shape[d] for d in dims)
+    counts = counts + pseudocount / n
     top = counts.amax(dims, keepdim=True)
     # divided by the largest entry first: the sum of subnormal counts must not lose their proportions
-    scale = torch.where(top + pseudocount > 0, top + pseudocount, torch.ones_like(top))
-    share = counts / scale + pseudocount / n / scale
+    share = counts / torch.where(top > 0, top, torch.ones_like(top))
     total = share.sum(dims, keepdim=True)
     return torch.where(total > 0, share / torch.where(total > 0, total, torch.ones_like(total)), old)
 

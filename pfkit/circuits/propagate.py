@@ -43,7 +43,8 @@ def upward(circuit: Circuit, x: Tensor, lse: str = "matmul") -> tuple[Tensor, Te
 
 def _at_root(circuit: Circuit, values: Tensor) -> Tensor:
     """Products at the root as one region of T * K units: (1, T * K, B)."""
-    return circuit.root_product(values).reshape(1, -1, values.shape[2])
+    product: Tensor = circuit.root_product(values)
+    return product.flatten(0, 1).unsqueeze(0)
 
 
 @dataclass

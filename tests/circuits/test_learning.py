@@ -34,7 +34,7 @@ def test_full_batch_steps_never_lower_the_likelihood(family, trees, small, rows)
 
 
 def test_one_step_is_its_definition(small, rows, reference):
-    """New weight = weight * derivative, normalised: the derivative from autograd through the plain recursion."""
+    """New weight = weight * derivative, normalised; the derivative is autograd's, of the plain recursion."""
     circuit, x, alpha = small(trees=2), rows(n=20), 0.7
     leaves = {n: p.detach().clone().requires_grad_() for n, p in circuit.named_parameters()}
     grads = torch.autograd.grad(reference(circuit, x, parameters=leaves).sum(), list(leaves.values()))

@@ -19,7 +19,7 @@ def frequencies(draws, everything):
 
 @pytest.mark.parametrize("trees", [1, 2])
 def test_sample_frequencies_are_probabilities(trees, small, states):
-    """Each of 729 states within 5 standard errors, sqrt(n p (1 - p)), and their chi-square within 4 of its own."""
+    """Each of 729 states within 5 standard errors, sqrt(n p (1 - p)); their chi-square within 4 of its own."""
     circuit, everything, n = small(trees=trees), states(6, 3), 40_000
     p = circuit.log_prob(everything).detach().exp().numpy()
     seen = frequencies(circuit.sample(n, rng=7), everything)
@@ -51,7 +51,7 @@ def test_each_row_of_evidence_has_its_own_draw(small, rows):
 
 
 def test_gaussian_samples_have_the_circuits_moments(small):
-    """Mean and variance of one variable given two others, against numerical integration; 5 standard errors."""
+    """Mean and variance of one variable given two others, against numerical integration; 5 SE."""
     circuit, n = small("gaussian", trees=2), 40_000
     given = np.full(6, np.nan)
     given[[1, 3]] = 0.4, -0.7

@@ -12,7 +12,7 @@ EDGES = [(0, 1), (1, 2), (1, 3), (3, 4), (3, 5)]
 
 def test_a_tree_hung_from_its_root():
     graph, numbers = tree_regions(6, [(EDGES, 3)])
-    # variable 1 has two leaves below it: one level; 3 is the root, with leaves 4 and 5 and region 6 of variable 1
+    # variable 1 has two leaves below it: one level; 3 is the root, over leaves 4 and 5 and region 6
     assert graph.input_variables == (0, 1, 2, 3, 4, 5)
     assert graph.levels == (((1, 0, 2),),)
     assert graph.root == ((3, 6, 4, 5),)

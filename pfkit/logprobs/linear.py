@@ -91,10 +91,8 @@ def linear_cross_entropy(
     Raises
     ------
     TypeError, ValueError
-        For arguments of the wrong kind, shape or range, or a budget below the least; the message names the
-        value.
-    IndexError
-        On the CPU, for a target out of range.
+        For arguments of the wrong kind, shape or range, a budget below the least and, on the CPU, a target
+        out of range; the message names the value.
     NotImplementedError
         When a second derivative is asked for.
 
@@ -148,7 +146,7 @@ def linear_log_probs(
 
     Raises
     ------
-    TypeError, ValueError, IndexError, NotImplementedError
+    TypeError, ValueError, NotImplementedError
         As :func:`linear_cross_entropy`; ValueError for a temperature that is not positive and finite.
     """
     if not (temperature > 0 and math.isfinite(temperature)):

@@ -33,7 +33,7 @@ def _check(targets: _Tensor, terms: Terms) -> None:
     live = targets != terms.ignore_index
     bad = targets[live & ((targets < 0) | (targets >= terms.vocabulary))]
     if bad.numel():
-        raise IndexError(
+        raise ValueError(
             f"target {int(bad[0])} is out of range for a vocabulary of {terms.vocabulary} "
             f"(ignore_index is {terms.ignore_index})"
         )

@@ -1,14 +1,13 @@
 """Linear cross-entropy on the GPU: cuBLAS for the products, kernels of our own between them.
 
-The products stay on the caller's stream. The kernels that read a chunk run on a second stream beside the next
-product, where the plan has room for two chunks; events keep both in order, and the second stream has joined
-the first before a call returns, so the caller sees one stream and a CUDA graph captures both.
-
-Nothing is added by atomic operations, and every sum has one fixed order: equal calls give equal bits.
+Everything runs on the caller's stream, so a CUDA graph can capture it. (A second stream for the kernels that
+read a chunk gains nothing: a product fills every multiprocessor, and what runs beside it slows it down by as
+much.) Nothing is added by atomic operations, and every sum has one fixed order: equal calls give equal bits.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -19,56 +18,12 @@ from .linear_products import accumulate, multiply
 from .linear_terms import Terms
 
 _Tensor = torch.Tensor
-_second: dict[int, torch.cuda.Stream] = {}
 
 
-class Lanes:
-    """The caller's stream for products and another one for what reads them."""
-
-    def __init__(self, index: int, two: bool) -> None:
-        self.main = torch.cuda.current_stream(index)
-        self.other = self.main
-        if two:
-            if index not in _second:
-                _second[index] = torch.cuda.Stream(index, priority=-1)  # ahead of a product's waiting blocks
-            self.other = _second[index]
-            self.other.wait_stream(self.main)
-
-    def __enter__(self) -> Lanes:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.other is not self.main:
-            self.main.wait_stream(self.other)
-
-    def handed(self) -> None:
-        """What the main stream has done is there for the other one."""
-        if self.other is not self.main:
-            self.other.wait_event(self.main.record_event())
-
-    def done(self) -> torch.cuda.Event | None:
-        """A mark of what the other stream has been given so far."""
-        return None if self.other is self.main else self.other.record_event()
-
-    def wait(self, mark: torch.cuda.Event | None) -> None:
-        """The main stream goes on after `mark`."""
-        if mark is not None:
-            self.main.wait_event(mark)
-
-
-class Buffers:
-    """One or two chunks of scratch that take turns."""
-
-    def __init__(self, elements: int, dtype: torch.dtype, device: torch.device, two: bool) -> None:
-        self.parts = [torch.empty(elements, dtype=dtype, device=device) for _ in range(2 if two else 1)]
-        self.marks: list[torch.cuda.Event | None] = [None] * len(self.parts)
-        self.turn = -1
-
-    def next(self, rows: int, columns: int) -> _Tensor:
-        """Room for a chunk, whose rows start on 16-byte boundaries."""
-        self.turn = (self.turn + 1) % len(self.parts)
-        wide = padded(columns)
-        return self.parts[self.turn][: rows * wide].view(rows, wide)[:, :columns]
+def _chunk(room: _Tensor, start: int, rows: int, columns: int) -> _Tensor:
+    """A chunk of logits in `room` from element `start` on; its rows start on 16-byte boundaries."""
+    wide = padded(columns)
+    return room[start : start + rows * wide].view(rows, wide)[:, :columns]
 
 
 def forward_cuda(
@@ -80,28 +35,45 @@ def forward_cuda(
     state = kernels.State(
         out.maximum, out.total, out.loss, torch.empty_like(out.loss) if terms.smoothing else None
     )  # the target's logit waits where the loss will stand
-    keep = out.kept.numel() > 0
-    with torch.cuda.device(device), Lanes(hidden.get_device(), plan.two) as lanes:
-        buffers = Buffers(plan.height * padded(plan.width), out.kept.dtype, device, plan.two)
+    with torch.cuda.device(device):
+        stream = torch.cuda.current_stream().cuda_stream
+        kept = plan.kept if out.kept.numel() else 0
+        scratch = plan.height * padded(plan.width) if kept * plan.width < plan.vocabulary else 0
+        room, at = torch.empty(scratch, dtype=out.kept.dtype, device=device), 0
         for top, height in spans(rows, plan.height):
-            part, at = slice(top, top + height), 0
+            part = slice(top, top + height)
             for k, (first, n) in enumerate(plan.chunks()):
-                if keep and k < plan.kept:
-                    chunk = out.kept[at : at + rows * padded(n)].view(rows, padded(n))[:, :n]
-                    at += rows * padded(n)
-                    turn = None
-                else:
-                    chunk = buffers.next(height, n)
-                    turn = buffers.turn
-                    lanes.wait(buffers.marks[turn])
+                chunk = _chunk(out.kept, at, rows, n) if k < kept else _chunk(room, 0, height, n)
+                at += rows * padded(n)
                 multiply(chunk, hidden[part], weight[first : first + n].t())
-                lanes.handed()
-                kernels.fold(
-                    chunk, first, targets[part], bias, state.rows(top, height), terms, lanes.other.cuda_stream
-                )
-                if turn is not None:
-                    buffers.marks[turn] = lanes.done()
-        kernels.finish(out.loss, targets, state, terms, lanes.other.cuda_stream)
+                kernels.fold(chunk, first, targets[part], bias, state.rows(top, height), terms, stream)
+        kernels.finish(out.loss, targets, state, terms, stream)
+
+
+def _gradients(
+    hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, terms: Terms, state: Any,
+    outer: _Tensor, dtype: torch.dtype, width: int, kept: int,
+) -> Iterator[tuple[int, int, _Tensor]]:  # fmt: skip
+    """(first column, columns, gradient in the products) of every chunk, valid until the next one.
+
+    Kept logits are read and left as they are: backward may run again over them.
+    """
+    rows, stream, at = hidden.shape[0], torch.cuda.current_stream().cuda_stream, 0
+    vocabulary = weight.shape[0]
+    room = torch.empty(rows * padded(min(width, vocabulary)), dtype=dtype, device=hidden.device)
+    for k, (first, n) in enumerate(spans(vocabulary, width)):
+        chunk = _chunk(room, 0, rows, n)
+        logits = _chunk(state.kept, at, rows, n) if k < kept else chunk
+        at += rows * padded(n)
+        if k >= kept:
+            multiply(logits, hidden, weight[first : first + n].t())
+        g = chunk
+        if dtype != hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
+            g = chunk.view(hidden.dtype)[:, :n]
+        kernels.gradient(
+            logits, g, first, targets, bias, state.maximum, state.total, outer, terms, stream
+        )
+        yield first, n, g
 
 
 def backward_cuda(
@@ -115,89 +87,38 @@ def backward_cuda(
     is summed over the chunks in float32: in place for float32 inputs, beside the result for 16-bit ones, and
     where the budget has no room for that, in a second sweep over blocks of rows.
     """
-    index, device = hidden.get_device(), hidden.device
+    dtype = hidden.dtype if logits_dtype is None else logits_dtype
     outer = state.loss.float().contiguous()
     whole = needs[0] and not plan.block
-    with torch.cuda.device(device):
+    with torch.cuda.device(hidden.device):
         if whole or needs[1] or needs[2]:
-            sums = None
-            if whole:
-                sums = grads[0]
-                if hidden.dtype != torch.float32:
-                    sums = torch.empty(hidden.shape, dtype=torch.float32, device=device)
-            with Lanes(index, plan.two) as lanes:
-                sweep = _Sweep(
-                    hidden, weight, targets, bias, terms, state, outer, logits_dtype, lanes, plan.two
-                )
-                for first, n, g in sweep.chunks(plan.width, plan.kept):
-                    if needs[1]:
-                        multiply(grads[1][first : first + n], g.t(), hidden)
-                    if needs[2]:
-                        grads[2][first : first + n] = g.sum(0, dtype=torch.float32)
-                    if sums is not None:
-                        accumulate(sums, g, weight[first : first + n], first == 0)
+            sums = _sums(grads[0], hidden.shape[0]) if whole else None
+            for first, n, g in _gradients(
+                hidden, weight, targets, bias, terms, state, outer, dtype, plan.width, plan.kept
+            ):
+                if needs[1]:
+                    multiply(grads[1][first : first + n], g.t(), hidden)
+                if needs[2]:
+                    grads[2][first : first + n] = g.sum(0, dtype=torch.float32)
+                if sums is not None:
+                    accumulate(sums, g, weight[first : first + n], first == 0)
             if sums is not None and sums is not grads[0]:
                 grads[0].copy_(sums)
         if needs[0] and plan.block:
-            sums = torch.empty(plan.block, hidden.shape[1], dtype=torch.float32, device=device)
+            sums = _sums(grads[0], plan.block)
             for top, height in spans(hidden.shape[0], plan.block):
                 part = slice(top, top + height)
-                few = type(state)(state.loss, state.maximum[part], state.total[part], state.kept[:0])
-                with Lanes(index, False) as lanes:
-                    sweep = _Sweep(
-                        hidden[part], weight, targets[part], bias, terms, few, outer[part], logits_dtype,
-                        lanes, False,
-                    )  # fmt: skip
-                    for first, n, g in sweep.chunks(plan.block_width, 0):
-                        accumulate(sums[:height], g, weight[first : first + n], first == 0)
+                few = state._replace(maximum=state.maximum[part], total=state.total[part])
+                for first, n, g in _gradients(
+                    hidden[part], weight, targets[part], bias, terms, few, outer[part], dtype,
+                    plan.block_width, 0,
+                ):  # fmt: skip
+                    accumulate(sums[:height], g, weight[first : first + n], first == 0)
                 grads[0][part] = sums[:height]
 
 
-class _Sweep:
-    """The gradients in the products of all chunks, one after another."""
-
-    def __init__(
-        self, hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, terms: Terms,
-        state: Any, outer: _Tensor, logits_dtype: torch.dtype | None, lanes: Lanes, two: bool,
-    ) -> None:  # fmt: skip
-        self.hidden, self.weight, self.targets, self.bias, self.terms = hidden, weight, targets, bias, terms
-        self.state, self.outer, self.lanes, self.two = state, outer, lanes, two
-        self.dtype = hidden.dtype if logits_dtype is None else logits_dtype
-
-    def chunks(self, width: int, kept: int) -> Any:
-        """(first column, columns, gradient) of every chunk; the next one is made while this one is used."""
-        rows, lanes, at = self.hidden.shape[0], self.lanes, 0
-        cut = spans(self.weight.shape[0], width)
-        wide = padded(min(width, self.weight.shape[0]))
-        buffers = Buffers(rows * wide, self.dtype, self.hidden.device, self.two)
-        ready: list[tuple[_Tensor, torch.cuda.Event | None]] = []
-
-        def start(k: int) -> None:
-            nonlocal at
-            first, n = cut[k]
-            room = buffers.next(rows, n)
-            if k < kept:  # read the kept logits, leave them as they are: backward may run again
-                source = self.state.kept[at : at + rows * padded(n)].view(rows, padded(n))[:, :n]
-                at += rows * padded(n)
-            else:
-                source = room
-                multiply(room, self.hidden, self.weight[first : first + n].t())
-            result = room
-            if self.dtype != self.hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
-                result = room.view(self.hidden.dtype)[:, :n]
-            lanes.handed()
-            kernels.gradient(
-                source, result, first, self.targets, self.bias, self.state.maximum, self.state.total,
-                self.outer, self.terms, lanes.other.cuda_stream,
-            )  # fmt: skip
-            ready.append((result, lanes.done()))
-
-        start(0)
-        for k, (first, n) in enumerate(cut):
-            g, mark = ready.pop(0)
-            if self.two and k + 1 < len(cut):
-                start(k + 1)
-            lanes.wait(mark)
-            yield first, n, g
-            if not self.two and k + 1 < len(cut):
-                start(k + 1)
+def _sums(result: _Tensor, rows: int) -> _Tensor:
+    """Where the gradient of `rows` hidden states is summed, in float32: the result itself if it can be."""
+    if result.dtype == torch.float32 and rows == result.shape[0]:
+        return result
+    return torch.empty(rows, result.shape[1], dtype=torch.float32, device=result.device)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 CHUNK_BYTES = 32 << 20
 ROW_BYTES = 24
 STEP = 64  # columns; the products' tiles are 64 to 256 wide
-COMFORTABLE = 512  # columns below which the rows are cut first, where they can be
+COMFORTABLE = 1024  # columns below which the rows are cut first, where they can be
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,6 @@ class Plan:
     kept: int = 0  # chunks of all rows whose logits stay, the first ones
     block: int = 0  # rows a block in a second sweep, for the gradient of the hidden states; 0: no such sweep
     block_width: int = 0  # columns of its chunks
-    two: bool = False  # chunks in hand: one is read while the next is made
 
     def chunks(self) -> list[tuple[int, int]]:
         """(first column, columns) of every chunk."""
@@ -68,7 +67,7 @@ def _width(budget: int, height: int, size: int, vocabulary: int) -> int:
 
 def least(rows: int, hidden: int, vocabulary: int, size: int, *, gradient: bool, sums: bool) -> int:
     """The smallest budget a plan can be made for, bytes."""
-    chunk = (rows if gradient else min(rows, 128)) * min(padded(vocabulary), 8) * size
+    chunk = (rows if gradient else min(rows, 256)) * min(padded(vocabulary), 8) * size
     block = min(rows, 128) * (4 * hidden + min(padded(vocabulary), 8) * size) if sums else 0
     return ROW_BYTES * rows + max(chunk, block)
 

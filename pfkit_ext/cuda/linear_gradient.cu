@@ -46,7 +46,7 @@ __device__ __forceinline__ u32 pack(float a, float b) {  // two 16-bit results
 template <int RESULT>
 __device__ __forceinline__ void store(void* row, int index, const float (&g)[E]) {
   if constexpr (RESULT == 0) {
-    static_assert(E == 4, "float32 results come from float32 logits");
+    static_assert(RESULT != 0 || E == 4, "float32 results come from float32 logits");
     *((float4*)row + index) = make_float4(g[0], g[1], g[2], g[3]);
   } else if constexpr (E == 4) {
     *((uint2*)row + index) = make_uint2(pack<RESULT>(g[0], g[1]), pack<RESULT>(g[2], g[3]));

@@ -54,13 +54,15 @@ def _forward_cpu(
     ignore: int | None,
     kernel: str,
 ) -> tuple[_Tensor, ...]:
-    parts = empty_parts(logits, tokens, entropy, lse)
-    if parts[3].numel():
-        found = token_cpu.forward(logits, tokens, temperature, entropy, ignore, kernel)
-        for part, value in zip(parts, found, strict=True):
-            if part.numel():
-                part.copy_(value.reshape(part.shape))
-    return parts
+    lead, dtype = logits.shape[:-1], compute_dtype(logits.dtype)
+    if not math.prod(lead):
+        return empty_parts(logits, tokens, entropy, lse)
+    found = token_cpu.forward(logits, tokens, temperature, entropy, ignore, kernel)
+    shapes = (tokens.shape, lead if entropy else None, lead if lse else None, (*lead, 3))
+    return tuple(
+        torch.empty(0, dtype=dtype) if shape is None else torch.from_numpy(x).to(dtype).reshape(shape)
+        for x, shape in zip(found, shapes, strict=True)
+    )
 
 
 def _rows(logits: _Tensor) -> tuple[_Tensor, cuda_plan.Layout]:
@@ -171,7 +173,7 @@ def _forward_integer(
         unit = 1.0 if logits.dtype == torch.float64 else math.log(2.0)
         state[:, 2] = exact[:, 2] / torch.where(exact[:, 1] == 0, 1, exact[:, 1]) * state[:, 1] * unit
     picked = logits.gather(-1, tokens.clamp(0, n - 1)).reshape(ids.shape).double()
-    found = token_cpu.finish(picked, ids, state, log_s, temperature, n, ignore)
+    found = token_cpu.finish(torch, picked, ids, state, log_s, temperature, n, ignore)
     state[:, 2] /= 1.0 if logits.dtype == torch.float64 else math.log(2.0)  # octaves, as the kernels have it
     for part, value in zip(parts, (*found, state), strict=True):
         if part.numel():
@@ -245,6 +247,36 @@ def _backward_composite(
         log_p = torch.where(p > 0, log_p, 0)
         dz = dz - entropy[..., None] * p * (log_p - (p * log_p).sum(-1, keepdim=True))
     return torch.where(scored, dz / temperature, 0).to(logits.dtype)
+
+
+def _composite(
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+    kernel: str,
+) -> tuple[_Tensor, ...]:
+    """The results, no state, from operations that every transform of torch knows. Ids are not checked."""
+    n = logits.shape[-1]
+    x = logits.to(compute_dtype(logits.dtype))
+    top = x.detach().amax(-1, keepdim=True)
+    mass = top != -math.inf
+    top = torch.where(mass, top, 0)
+    z = torch.where(mass, (x - top) / temperature, 0)
+    log_p = torch.log_softmax(z, -1)
+    log_probs = torch.where(mass, log_p.gather(-1, tokens.clamp(0, n - 1)), -math.inf)
+    log_probs = torch.where((tokens >= 0) & (tokens < n), log_probs, math.nan)
+    some = torch.where(log_p == -math.inf, 0, log_p)
+    h = torch.where(mass[..., 0], -(torch.exp(log_p) * some).sum(-1), 0)
+    value = torch.where(mass[..., 0], top[..., 0] / temperature + torch.logsumexp(z, -1), -math.inf)
+    if ignore is not None and tokens.shape[-1]:
+        passed = tokens == ignore
+        log_probs = torch.where(passed, 0, log_probs)
+        nothing = passed.all(-1)
+        h, value = torch.where(nothing, 0, h), torch.where(nothing, 0, value)
+    return log_probs, h, value, z
 
 
 # --- registration ---
@@ -332,14 +364,17 @@ torch.library.register_autograd(
 
 
 def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
-    """The operator, without torch's dispatcher where nothing needs it."""
+    """The operator; without torch's dispatcher where nothing needs it, from torch's own operations under
+    torch.func's transforms and in forward mode."""
+    if torch.compiler.is_compiling():
+        return op(logits, tokens, *rest)  # type: ignore[no-any-return]
+    if torch_op._transformed():
+        return _composite(logits, tokens, *rest)
     if (
-        not torch.compiler.is_compiling()
-        and type(logits) is _Tensor
+        type(logits) is _Tensor
         and type(tokens) is _Tensor
         and not (logits.requires_grad and torch.is_grad_enabled())
         and not (torch_op._dispatch_modes() or torch_op._function_modes())
-        and not torch_op._transformed()
     ):
         if logits.is_cuda:
             return _forward_cuda(logits, tokens, *rest)

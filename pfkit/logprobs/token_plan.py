@@ -109,12 +109,13 @@ def backward(
     """The plan of the gradient, written as contiguous rows."""
     per_vector = 16 // BYTES[dtype]
     vectors = _ceil(shape.n + per_vector - 1, per_vector)
-    moment = "true" if entropy else "false"
+    moment, splits = "true" if entropy else "false", 1
     if vectors <= SHORT // 2:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
         threads, grid = SHORT_THREADS, _ceil(shape.rows, SHORT_THREADS // lanes)
     else:
-        lanes, v = 256, 4
-        threads, grid = lanes, shape.rows * _ceil(shape.n + per_vector - 1, lanes * v * per_vector)
+        lanes, v, rounds = 256, 4, 4
+        splits = _ceil(vectors, lanes * v * rounds)
+        threads, grid = lanes, shape.rows * splits
     kernel = DeviceKernel(SOURCE, f"gradient<{lanes},{v},{moment}>", dtype, threads, 4)
-    return Plan((Step(kernel, (grid, 1)),), _arguments(shape, dtype, tokens, temperature, ignore))
+    return Plan((Step(kernel, (grid, 1)),), _arguments(shape, dtype, tokens, temperature, ignore, splits))

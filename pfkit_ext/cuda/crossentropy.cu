@@ -23,7 +23,7 @@ struct TokenArgs {
   i64 n;
   i64 rows;
   i64 k;               // tokens of a row
-  i64 splits;          // parts a row is cut into
+  i64 splits;          // parts a row is cut into, forward and backward
   i64 ignore;          // the id that is passed over ...
   i64 ignores;         // ... if this is 1
   double scale;        // log2(e) / T; float64: 1 / T
@@ -196,15 +196,27 @@ __device__ __forceinline__ void short_rows(const TokenArgs& a) {
 template <int THREADS, int V, bool MOMENT>
 __device__ __forceinline__ Sums stream(const Window& w, i64 begin, i64 end, C scale) {
   Sums sums = no_sums();
-  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
-    uint4 v[V];
+  bool edges = w.skip || w.last < E;
+  i64 at = begin + threadIdx.x, whole = end - (V - 1) * THREADS - (THREADS - 1) + threadIdx.x;
+  uint4 v[V];
+  for (; at < whole; at += THREADS * V) {  // the same number of rounds for every thread
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, end);
-    if (w.skip || w.last < E) {
+    for (int k = 0; k < V; ++k) v[k] = load_once(w.base + at + k * THREADS);
+    if (edges) {
 #pragma unroll
       for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, w);
     }
     add_vectors<V, MOMENT>(sums, scale, v);
+  }
+  // What is left is less than a round: the loads are still issued together, but no power is spent on padding.
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, end);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    if (at + k * THREADS >= end) break;
+    if (edges) mask_edges(v[k], at + k * THREADS, w);
+    uint4 one[1] = {v[k]};
+    add_vectors<1, MOMENT>(sums, scale, one);
   }
   return sums;
 }
@@ -280,14 +292,43 @@ __device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
 #endif
 
 // ---- gradient ---------------------------------------------------------------------------------------------
-// With incoming g_k, h (entropy) and l (log-sum-exp), G = sum g_k: dx_j = (p_j (l - G - h (log p_j + entropy)) +
-// sum over k with token_k = j of g_k) / T = w_j (base - slope t_j) + ... LANES threads work on a row, V vectors each.
+// E results as a vector of elements.
+__device__ __forceinline__ uint4 pack(const C (&x)[E]) {
+  uint4 v;
+#if PFKIT_DTYPE >= 2 && __CUDA_ARCH__ >= 800
+#if PFKIT_DTYPE == 2
+#define PFKIT_PACK(out, low, high) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low))
+#else
+#define PFKIT_PACK(out, low, high) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low))
+#endif
+  PFKIT_PACK(v.x, x[0], x[1]);
+  PFKIT_PACK(v.y, x[2], x[3]);
+  PFKIT_PACK(v.z, x[4], x[5]);
+  PFKIT_PACK(v.w, x[6], x[7]);
+#else
+  v = make_uint4(0, 0, 0, 0);
+#pragma unroll
+  for (int j = 0; j < E; ++j) set_element(v, j, from_compute(x[j]));
+#endif
+  return v;
+}
+
+__device__ __forceinline__ void store_once(uint4* p, uint4 v) {  // written once, read much later
+#ifdef PFKIT_STORE
+  asm volatile("st.global." PFKIT_STORE ".v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#else
+  *p = v;
+#endif
+}
+
+// With incoming g_k, h (entropy) and l (log-sum-exp), and G = sum g_k:
+// dx_j = (p_j (l - G - h (log p_j + entropy)) + sum over k with token_k = j of g_k) / T,
+// and the first part is w_j (base - slope t_j). LANES threads work on a row or a part of it, V vectors at a time.
 template <int LANES, int V, bool MOMENT>
 __device__ __forceinline__ void gradient(const TokenArgs& a) {
-  constexpr int THREADS = LANES > 32 ? LANES : SHORT_THREADS;
-  i64 blocks = LANES > 32 ? (a.n + E - 1 + LANES * V * E - 1) / (LANES * V * E) : 1;
-  i64 row = LANES > 32 ? blockIdx.x / blocks : (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-  i64 first = LANES > 32 ? (blockIdx.x - row * blocks) * (LANES * V) : 0;
+  constexpr int THREADS = LANES > 32 ? LANES : SHORT_THREADS, TEAM = LANES > 32 ? 32 : LANES;
+  i64 row = LANES > 32 ? blockIdx.x / (u32)a.splits : (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
+  i64 part = LANES > 32 ? blockIdx.x % (u32)a.splits : 0;
   int lane = threadIdx.x % LANES;
   bool live = row < a.rows;
   if (!live) row = 0;
@@ -296,15 +337,26 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
 
   double sum = 0;
   bool some = a.k == 0;
-  for (i64 k = 0; k < a.k; ++k) {
+  auto add = [&](i64 k) {
     i64 token = tokens[k];
-    if (ignored(a, token)) continue;
+    if (ignored(a, token)) return;
     some = true;
     double g = given ? (double)given[k] : 0;
     sum += (u64)token < (u64)a.n || g == 0 ? g : (double)(INFINITE - INFINITE);
+  };
+  if (a.k == 1) {
+    add(0);
+  } else if (a.k > 1) {  // every team for itself, in one order
+    for (i64 k = lane % TEAM; k < a.k; k += TEAM) add(k);
+#pragma unroll
+    for (int d = TEAM / 2; d; d /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, d);
+      some |= __shfl_xor_sync(0xffffffffu, (int)some, d);
+    }
   }
   C m = a.state[3 * row], s = a.state[3 * row + 1];
-  double h = MOMENT && a.entropy ? (double)a.entropy[row] : 0, base = (a.lse ? (double)a.lse[row] : 0) - sum, slope = 0;
+  double h = MOMENT && a.entropy ? (double)a.entropy[row] : 0, base = (a.lse ? (double)a.lse[row] : 0) - sum;
+  double slope = 0;
   if (MOMENT && h != 0) base += h * UNIT * (double)a.state[3 * row + 2] / (double)s;
   bool zero = !some || (base == 0 && h == 0) || s == 0;  // nothing but the tokens' own terms: no need to read
   if (!zero) {
@@ -312,7 +364,7 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
     base *= each;
     slope = h * UNIT * each;
   }
-  C b = zero ? 0 : (C)base, d = (C)slope, scale = (C)a.scale;
+  C b = (C)base, d = (C)slope, scale = (C)a.scale;
   auto weighted = [&](C x) {
     C t = (x - m) * scale;
     if (MOMENT) t = fmax(t, FLOOR);
@@ -324,26 +376,27 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
   Element* out = a.grad_in + row * a.n;
   bool vectors = ((u64)out & 15u) == ((u64)in & 15u);
   uint4* out_base = (uint4*)((u64)out & ~15ull);
-  i64 at = first + lane, end = live ? w.vectors : 0;
-  uint4 v[V];
+  i64 slice = LANES > 32 ? (w.vectors + a.splits - 1) / a.splits : w.vectors;
+  i64 begin = part * slice, end = live ? (begin + slice < w.vectors ? begin + slice : w.vectors) : 0;
+  for (i64 at = begin + lane; at < end; at += LANES * V) {
+    uint4 v[V];
 #pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * LANES, zero ? 0 : end);
+    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * LANES, zero ? 0 : end);
 #pragma unroll
-  for (int k = 0; k < V; ++k) {
-    i64 index = at + k * LANES;
-    if (index >= end) continue;
-    uint4 g = make_uint4(0, 0, 0, 0);
-    if (!zero) {
+    for (int k = 0; k < V; ++k) {
+      i64 index = at + k * LANES;
+      if (index >= end) break;
+      C x[E];
 #pragma unroll
-      for (int j = 0; j < E; ++j) set_element(g, j, from_compute(weighted(element(v[k], j))));
-    }
-    if (vectors && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
-      out_base[index] = g;
-    } else {
+      for (int j = 0; j < E; ++j) x[j] = zero ? 0 : weighted(element(v[k], j));
+      if (vectors && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
+        store_once(out_base + index, pack(x));
+      } else {
 #pragma unroll
-      for (int j = 0; j < E; ++j) {
-        i64 term = index * E + j - w.skip;
-        if (term >= 0 && term < a.n) out[term] = from_compute(element(g, j));
+        for (int j = 0; j < E; ++j) {
+          i64 term = index * E + j - w.skip;
+          if (term >= 0 && term < a.n) out[term] = from_compute(x[j]);
+        }
       }
     }
   }
@@ -351,13 +404,12 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
     if (LANES > 32) return;
     live = false;
   }
-  // The tokens' own terms, after the block's stores: the first of equal tokens adds all of theirs, in order.
+  // The tokens' own terms, after the stores of the part: the first of equal tokens adds all of theirs, in order.
   if (LANES > 32) __syncthreads();
   else __syncwarp();
-  i64 from = first * E - w.skip, to = from + (i64)LANES * V * E;
   for (i64 k = lane; live && k < a.k; k += LANES) {
-    i64 token = tokens[k];
-    if (ignored(a, token) || (u64)token >= (u64)a.n || token < from || token >= to) continue;
+    i64 token = tokens[k], index = (token + w.skip) / E;
+    if (ignored(a, token) || (u64)token >= (u64)a.n || index < begin || index >= end) continue;
     double own = 0;
     bool earlier = false;
     for (i64 other = 0; other < a.k; ++other) {
@@ -365,7 +417,8 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
       earlier |= other < k;
       own += (double)given[other];
     }
-    if (!earlier) out[token] = from_compute((C)((zero ? 0.0 : (double)weighted(to_compute(in[token]))) + own * a.inverse));
+    double rest = zero ? 0.0 : (double)weighted(to_compute(in[token]));
+    if (!earlier) out[token] = from_compute((C)(rest + own * a.inverse));
   }
 }
 

@@ -101,7 +101,9 @@ def token_log_probs(
     Their results are off by at most the kernel's bound. On the CPU ``"fuse"``, ``"int"`` and
     ``"int-pairwise"`` run.
 
-    Equal calls give equal bits. Works under ``torch.compile(fullgraph=True)`` and in CUDA graphs. The online
+    Equal calls give equal bits. Works under ``torch.compile(fullgraph=True)`` and in CUDA graphs. Under
+    ``torch.func``'s transforms and in forward mode torch's own operations run instead, with the edges above;
+    they hold tensors of the logits' size and do not check ids. The online
     softmax normaliser: Milakov & Gimelshein 2018, arXiv:1805.02867.
 
     Examples

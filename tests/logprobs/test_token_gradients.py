@@ -164,6 +164,44 @@ def test_label_smoothing_and_z_loss_from_the_parts(device, normal, ids):
         assert abs((ours - theirs).item()) <= 2e-5 and (x.grad.double() - y.grad).abs().max() <= 1e-5
 
 
+def test_transforms_of_torch_func(device, exact, ids):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(4, 6, generator=generator, dtype=torch.float64).to(device) + 50
+    x[1, 2] = -INF
+    tangent = torch.randn(4, 6, generator=generator, dtype=torch.float64).to(device)
+    tokens = torch.tensor([0, 5, -100, 3], device=device)
+
+    def ours(x, tokens):
+        return token_log_probs(x, tokens, temperature=0.8, return_entropy=True, return_lse=True)
+
+    def theirs(x, tokens):
+        return exact(x, tokens, 0.8)
+
+    for weights in ((1, 0, 0), (0, 1, 0), (0, 0, 1)):
+        found = []
+        for f in (ours, theirs):
+
+            def scalar(x, tokens, f=f, weights=weights):
+                return sum(w * part.sum() for w, part in zip(weights, f(x, tokens), strict=True) if w)
+
+            finite = x[[0, 2, 3]]
+            each = torch.func.grad(scalar)
+            found.append(
+                (
+                    each(finite, tokens[[0, 2, 3]]),
+                    torch.vmap(each)(finite, tokens[[0, 2, 3]]),
+                    torch.func.jvp(lambda x, s=scalar: s(x, tokens[:1]), (x[:1],), (tangent[:1],))[1],
+                    torch.func.hessian(lambda x, s=scalar: s(x, tokens[:1]))(x[:1]),
+                )
+            )
+        for a, b in zip(*found, strict=True):
+            assert (a - b).abs().max() <= 1e-12
+    plain = ours(x, tokens)
+    for a, b in zip(torch.vmap(ours)(x, tokens), plain, strict=True):
+        assert (a - b).abs().max() <= 1e-12
+    assert torch.isfinite(torch.func.grad(lambda x: ours(x, tokens)[1].sum())(x)).all()
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_compiled_without_graph_breaks(device, normal, ids, backend):
     x, tokens = normal((4, 700), device=device), ids((4,), 700, device, ignored=True)

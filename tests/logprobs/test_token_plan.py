@@ -48,19 +48,20 @@ def test_how_rows_are_cut(shape, dtype, changes, entries, grids):
     assert (found.workspace > 0) == (len(grids) == 2)
 
 
-def test_the_whole_row_is_covered():
-    """A gradient's blocks reach the last vector of a row, wherever the row begins."""
-    for n in (1, 7, 1024, 4097, 50257, 128256, 2000001):
+def test_parts_of_a_gradient():
+    """A warp holds a short row whole, wherever it begins; a long one is cut into parts."""
+    for n in (1, 7, 500, 1024, 4097, 50257, 128256, 2000001):
         for dtype, per_vector in ((0, 4), (1, 2), (3, 8)):
-            step = token_plan.backward(
+            found = token_plan.backward(
                 layout((3, n), (n, 1), (1,)), dtype, tokens=1, temperature=1.0, ignore=None, entropy=False
-            ).steps[0]
+            )
+            step, splits = found.steps[0], struct.unpack_from("q", found.arguments, 11 * 8)[0]
             lanes, v, _ = step.kernel.entry.removeprefix("gradient<").rstrip(">").split(",")
-            worst = -(-(n + per_vector - 1) // per_vector)
-            rows_a_block = step.kernel.threads // int(lanes)
-            blocks_a_row = step.grid[0] // 3 if rows_a_block == 1 else 1
-            assert blocks_a_row * int(lanes) * int(v) >= worst
-            assert step.grid[0] * rows_a_block >= 3 * blocks_a_row
+            if int(lanes) <= 32:
+                assert int(lanes) * int(v) * per_vector >= n + per_vector - 1 and splits == 1
+                assert step.grid[0] * step.kernel.threads // int(lanes) >= 3
+            else:
+                assert step.kernel.threads == int(lanes) and step.grid == (3 * splits, 1)
 
 
 def test_arguments():

@@ -1,28 +1,34 @@
 """Log-sum-exp on the GPU: speed beside torch and the memory's own speed, error, and where the time goes.
 
-    python -m apps.bench_lse --device cuda [speed vocabulary error split reduced robust backward few call]
-    [--json F]
+    python -m apps.bench_lse --device cuda [TABLE...] [--json FILE]
 
 Each word is one table; none of them means all:
 
-speed       speedups of each kernel over torch.logsumexp, N = 32 .. 256000 at B = 512
-vocabulary  (512, 128256) against eager, torch.compile, JAX (XLA) and a single-read Triton kernel, where
-installed error       p95 and largest error by input distribution, in ulps of max(|max|, |log sum|, 1),
-against float64 split       GPU time split into the memory's floor and the rest, for each kernel reduced
-16-bit input and Q10.6 terms: speed and error robust      what the order-free kernel costs over "fuse", by N
-backward    value and gradient, against torch few         few long rows call        wall clock of a call, host
-side included
+    speed       speedups of each kernel over torch.logsumexp, N = 32 .. 256000 at B = 512
+    vocabulary  (512, 128256) against eager, torch.compile, JAX (XLA) and a single-read Triton kernel
+    error       p95 and largest error by input distribution, in ulps of max(|max|, |log sum|, 1)
+    split       GPU time split into the memory's floor and the rest, for each kernel
+    reduced     16-bit input and Q10.6 terms: speed and error
+    robust      what the order-free kernel costs over "fuse", by N
+    backward    value and gradient, against torch
+    few         few long rows
+    call        wall clock of a call, host side included
+    traffic     bytes read from memory, by Nsight Compute where it is installed
 
-Kernel times are replays of CUDA graphs: 48 launches or more over inputs that together are far larger than the
-L2 cache, medians of 9 replays after a warm-up that brings the clocks up. The read floor is a kernel of ours
-that reads the same bytes and does nothing with them.
+Kernel times are replays of CUDA graphs of 48 launches or more over inputs that together are far larger than
+the L2 cache; the contenders of a line take turns, after a warm-up that brings the clocks up, and medians of 9
+rounds are shown. Launches of ours in a row overlap their starts (programmatic dependent launch), the read
+floor's too. The read floor is a kernel of ours that reads the same bytes and does nothing with them.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
+import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -43,11 +49,10 @@ def rotating(rows: int, n: int, dtype: Any, scale: float = 1.0) -> list[Any]:
     return [(torch.randn(rows, n, device="cuda") * scale).to(dtype) for _ in range(count)]
 
 
-def graph_time(calls: list[Callable[[], Any]], warm: float = 0.06, replays: int = 9) -> float:
-    """Median microseconds of one call, all of them in one CUDA graph."""
+def captured(calls: list[Callable[[], Any]]) -> Any:
+    """A CUDA graph of these calls in a row."""
     import torch
 
-    calls = calls * max(1, -(-48 // len(calls)))
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for call in calls[:3]:
@@ -57,19 +62,40 @@ def graph_time(calls: list[Callable[[], Any]], warm: float = 0.06, replays: int 
     with torch.cuda.graph(graph, stream=stream):
         for call in calls:
             call()
+    return graph
+
+
+def graph_times(
+    contenders: dict[str, list[Callable[[], Any]]], warm: float = 0.05, rounds: int = 9
+) -> dict[str, float]:
+    """Median microseconds of one call of each contender.
+
+    Each is one CUDA graph of at least 48 calls, and they take turns.
+    """
+    import torch
+
+    calls = {name: given * max(1, -(-48 // len(given))) for name, given in contenders.items()}
+    graphs = {name: captured(given) for name, given in calls.items()}
     start = time.perf_counter()
     while time.perf_counter() - start < warm:
-        graph.replay()
+        for graph in graphs.values():
+            graph.replay()
         torch.cuda.synchronize()
-    times = []
-    for _ in range(replays):
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        graph.replay()
-        b.record()
-        b.synchronize()
-        times.append(a.elapsed_time(b) * 1e3 / len(calls))
-    return statistics.median(times)
+    times: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            a.record()
+            graph.replay()
+            b.record()
+            b.synchronize()
+            times[name].append(a.elapsed_time(b) * 1e3 / len(calls[name]))
+    return {name: statistics.median(taken) for name, taken in times.items()}
+
+
+def graph_time(calls: list[Callable[[], Any]], warm: float = 0.05) -> float:
+    """Median microseconds of one call, all of them in one CUDA graph."""
+    return graph_times({"": calls}, warm)[""]
 
 
 def wall_time(call: Callable[[], Any], count: int = 2000) -> float:
@@ -146,8 +172,8 @@ def speed(found: dict[str, Any]) -> None:
     rows = []
     for n in SIZES:
         inputs = rotating(512, n, torch.float32)
-        times = {"eager": graph_time(over(inputs, eager)), "read": graph_time(read_only(inputs))}
-        times |= {lse: graph_time(over(inputs, ours(lse))) for lse in OURS}
+        contenders = {"eager": over(inputs, eager), "read": read_only(inputs)}
+        times = graph_times(contenders | {lse: over(inputs, ours(lse)) for lse in OURS})
         rate = 512 * n * 4 / times["fuse"] / 1e6
         rows.append([n, times["eager"], *(times[k] for k in OURS), *(times["eager"] / times[k] for k in OURS),
                      times["read"], rate, 100 * times["read"] / times["fuse"]])  # fmt: skip
@@ -220,12 +246,12 @@ def vocabulary(found: dict[str, Any]) -> None:
     inputs += rotating(512, n, torch.float32)
     compiled = torch.compile(eager, dynamic=False)
     compiled(inputs[0])
-    times = {"eager": graph_time(over(inputs, eager)), "torch.compile": graph_time(over(inputs, compiled))}
-    times["amax"] = graph_time(over(inputs, lambda x: torch.amax(x, -1)))
+    contenders = {"eager": over(inputs, eager), "torch.compile": over(inputs, compiled)}
+    contenders["amax"] = over(inputs, lambda x: torch.amax(x, -1))
     if (single := triton_rows()) is not None:
-        times["Triton, single read"] = graph_time(over(inputs, single))
-    times |= {f"pfkit {lse}": graph_time(over(inputs, ours(lse))) for lse in OURS}
-    times["read only"] = graph_time(read_only(inputs))
+        contenders["Triton, single read"] = over(inputs, single)
+    contenders |= {f"pfkit {lse}": over(inputs, ours(lse)) for lse in OURS}
+    times = graph_times(contenders | {"read only": read_only(inputs)})
     if (xla := jax_time(n)) is not None:
         times["JAX (wall clock)"] = xla
     fastest, size = large_read(), 512 * n * 4
@@ -303,10 +329,15 @@ def split(found: dict[str, Any]) -> None:
     for dtype in (torch.float32, torch.float16):
         inputs = rotating(512, 128256, dtype)
         size = inputs[0].numel() * inputs[0].element_size()
-        floor, read = size / fastest * 1e6, graph_time(read_only(inputs))
-        weigh = graph_time(read_only(inputs, weigh=True))
-        for name, f in {"eager": eager, **{k: ours(k) for k in OURS}}.items():
-            t = graph_time(over(inputs, f))
+        floor = size / fastest * 1e6
+        contenders = {
+            "read": read_only(inputs),
+            "weigh": read_only(inputs, weigh=True),
+            "eager": over(inputs, eager),
+        }
+        times = graph_times(contenders | {k: over(inputs, ours(k)) for k in OURS})
+        read, weigh = times.pop("read"), times.pop("weigh")
+        for name, t in times.items():
             rows.append([str(dtype)[6:], name, t, floor, 100 * floor / t, read, t - read,
                          weigh if name == "int" else "-"])  # fmt: skip
             found[f"{dtype} {name}"] = {"us": t, "floor": floor, "read": read}
@@ -329,20 +360,21 @@ def reduced(found: dict[str, Any]) -> None:
     from pfkit.lse.torch_op import logsumexp_tensor
 
     full = rotating(512, 128256, torch.float32)
-    base = {"eager": graph_time(over(full, eager)), "fuse": graph_time(over(full, ours("fuse")))}
     fastest, rows = large_read(), []
     for dtype in (torch.float16, torch.bfloat16):
         inputs = [x.to(dtype) for x in (*full, *rotating(512, 128256, torch.float32))]
         exact = torch.logsumexp(inputs[0].double(), 1)
+        base = {"eager": over(full, eager), "fuse": over(full, ours("fuse")), "read": read_only(inputs)}
+        times = graph_times(base | {k: over(inputs, ours(k)) for k in ("fuse16", "int16", "int")})
+        found[str(dtype)] = times
         for lse in ("fuse16", "int16", "int"):
-            t = graph_time(over(inputs, ours(lse)))
+            t = times[lse]
             kept = logsumexp_tensor(inputs[0], 1, lse=lse, dtype=torch.float32).double()
             rounded = ours(lse)(inputs[0]).double()
-            rows.append([str(dtype)[6:], lse, t, base["eager"] / t, base["fuse"] / t,
-                         100 * 512 * 128256 * 2 / t * 1e6 / fastest,
+            rows.append([str(dtype)[6:], lse, t, times["eager"] / t, times["fuse"] / t,
+                         100 * 512 * 128256 * 2 / t * 1e6 / fastest, 100 * times["read"] / t,
                          f"{float((kept - exact).abs().max()):.1e}",
                          f"{float((rounded - exact).abs().mean()):.1e}"])  # fmt: skip
-            found[f"{dtype} {lse}"] = t
     header = [
         "input",
         "kernel",
@@ -350,6 +382,7 @@ def reduced(found: dict[str, Any]) -> None:
         "x eager f32",
         "x fuse f32",
         "% large read",
+        "% of same read",
         "max err f32 out",
         "mean err 16 out",
     ]
@@ -362,10 +395,13 @@ def robust(found: dict[str, Any]) -> None:
     rows = []
     for n in (128, 1024, 8192, 32000, 128256, 256000):
         inputs = rotating(512, n, torch.float32)
-        a, b = (graph_time(over(inputs, ours(k))) for k in ("fuse", "int"))
-        floor = graph_time(read_only(inputs, weigh=True)) if n >= 8192 else float("nan")
-        rows.append([n, a, b, b / a, floor])
-        found[str(n)] = {"fuse": a, "int": b, "arithmetic": floor}
+        times = graph_times({
+            "fuse": over(inputs, ours("fuse")), "int": over(inputs, ours("int")),
+            "arithmetic": read_only(inputs, weigh=True),
+        })  # fmt: skip
+        floor = times["arithmetic"] if n >= 8192 else float("nan")
+        rows.append([n, times["fuse"], times["int"], times["int"] / times["fuse"], floor])
+        found[str(n)] = times
     table(
         "order-free over fuse, (512, N) float32",
         ["N", "fuse us", "int us", "ratio", "int arithmetic us"],
@@ -385,8 +421,8 @@ def backward(found: dict[str, Any]) -> None:
             x = x.requires_grad_()
             return torch.autograd.grad(f(x), x, g)
 
-        times = {k: graph_time(over(inputs, lambda x, f=f: both(f, x))) for k, f in
-                 {"eager": eager, "fuse": ours("fuse"), "int": ours("int")}.items()}  # fmt: skip
+        times = graph_times({k: over(inputs, lambda x, f=f: both(f, x)) for k, f in
+                             {"eager": eager, "fuse": ours("fuse"), "int": ours("int")}.items()})  # fmt: skip
         rows.append([f"({rows_}, {n})", *times.values(), times["eager"] / times["fuse"]])
         found[str(n)] = times
     table("value and gradient, graph time", ["shape", "eager us", "fuse us", "int us", "x fuse"], rows)
@@ -398,11 +434,12 @@ def few(found: dict[str, Any]) -> None:
     rows = []
     for shape in ((1, 262144), (8, 128256), (1, 10_000_000)):
         inputs = rotating(*shape, torch.float32)
-        times = {k: graph_time(over(inputs, f)) for k, f in
-                 {"eager": eager, "fuse": ours("fuse"), "int": ours("int")}.items()}  # fmt: skip
+        times = graph_times(
+            {k: over(inputs, f) for k, f in {"eager": eager, **{k: ours(k) for k in OURS}}.items()}
+        )
         rows.append([str(shape), *times.values(), times["eager"] / times["fuse"]])
         found[str(shape)] = times
-    table("few long rows, graph time", ["shape", "eager us", "fuse us", "int us", "x fuse"], rows)
+    table("few long rows, graph time", ["shape", "eager us", *(f"{k} us" for k in OURS), "x fuse"], rows)
 
 
 def call(found: dict[str, Any]) -> None:
@@ -424,7 +461,52 @@ def call(found: dict[str, Any]) -> None:
     found |= times
 
 
-TABLES = {f.__name__: f for f in (call, speed, vocabulary, error, split, reduced, robust, backward, few)}
+TRAFFIC = """
+import torch
+from apps import bench_lse_cuda as bench
+for dtype in (torch.float32, torch.float16):
+    x = torch.randn(512, 128256, device="cuda").to(dtype)
+    for lse in bench.OURS:
+        bench.ours(lse)(x)
+torch.cuda.synchronize()
+"""
+
+
+def traffic(found: dict[str, Any]) -> None:
+    if (ncu := shutil.which("ncu")) is None:
+        print("\nbytes by Nsight Compute: ncu is not on the PATH")
+        return
+    metrics = {"dram__bytes_read.sum": "read", "dram__bytes_write.sum": "written"}
+    done = subprocess.run(
+        [ncu, "--clock-control", "none", "--csv", "--print-units", "base", "-k", "entry", "--metrics",
+         ",".join(metrics), sys.executable, "-c", TRAFFIC],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    lines = [line for line in done.stdout.splitlines() if line.startswith('"')]
+    seen: dict[str, dict[str, float]] = {}
+    for line in csv.DictReader(lines):
+        seen.setdefault(line["ID"], {})[metrics[line["Metric Name"]]] = float(
+            line["Metric Value"].replace(",", "")
+        )
+    names = [(bits, lse) for bits in (32, 16) for lse in OURS]
+    if len(seen) != len(names):
+        print(
+            f"\nbytes by Nsight Compute: {len(seen)} launches seen\n{done.stdout[-500:]}{done.stderr[-500:]}"
+        )
+        return
+    rows = []
+    for (bits, lse), counts in zip(names, seen.values(), strict=True):
+        size = 512 * 128256 * bits // 8
+        rows.append([f"float{bits}", lse, counts["read"] / 1e6, size / 1e6, counts["read"] / size])
+        found[f"float{bits} {lse}"] = counts | {"input": size}
+    table(
+        "bytes at (512, 128256) by Nsight Compute", ["input", "kernel", "MB read", "MB input", "ratio"], rows
+    )
+
+
+TABLES = {
+    f.__name__: f for f in (call, speed, vocabulary, error, split, reduced, robust, backward, few, traffic)
+}
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -294,6 +294,16 @@ def compile_kernel(kernel: DeviceKernel, capability: tuple[int, int]) -> bytes:
 # --- devices ---
 
 
+class _Config(ctypes.Structure):
+    """CUlaunchConfig, without a stream."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint) for name in ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")),
+        ("shared", ctypes.c_uint), ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    ]  # fmt: skip
+
+
 class Device:
     """One GPU: its limits, its context, and the kernels loaded on it."""
 
@@ -327,6 +337,15 @@ class Device:
         if code:
             raise CudaError(f"{what} on CUDA device {self.index}: {describe(code)}")
 
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """This device's context current in the calling thread for a while, then the one before again."""
+        self._check(self._driver.cuCtxPushCurrent_v2(self._context), "cuCtxPushCurrent")
+        try:
+            yield
+        finally:
+            self._driver.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
+
     def make_current(self) -> None:
         """Make this device's context current in the calling thread."""
         self._check(self._driver.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
@@ -337,21 +356,36 @@ class Device:
         if found is not None:
             return found
         code = compile_kernel(kernel, self.capability)
-        with self._lock:
+        with self._lock, self._current():
             if kernel not in self._functions:
-                self.make_current()
                 module, function = ctypes.c_void_p(), ctypes.c_void_p()
                 self._check(self._driver.cuModuleLoadData(ctypes.byref(module), code), f"loading {kernel}")
                 self._check(
                     self._driver.cuModuleGetFunction(ctypes.byref(function), module, b"entry"),
                     f"loading {kernel}",
                 )
-                if kernel.shared > 48 << 10:  # beyond the default limit: attribute 8 raises it
+                if kernel.shared:  # with the static part it may pass the default limit: attribute 8 raises it
                     self._check(
                         self._driver.cuFuncSetAttribute(function, 8, kernel.shared), f"loading {kernel}"
                     )
                 self._functions[kernel] = function.value or 0
         return self._functions[kernel]
+
+    def resident_blocks(self, kernel: DeviceKernel) -> int:
+        """How many blocks of `kernel` the device holds at once, in whole clusters."""
+        if kernel.cluster == 1:
+            return self.multiprocessors * kernel.blocks
+        cluster = (ctypes.c_uint * 18)(4, 0, kernel.cluster, 1, 1)  # CUlaunchAttribute: cluster dimension
+        config = _Config(
+            kernel.cluster, 1, 1, kernel.threads, 1, 1, kernel.shared, None, ctypes.addressof(cluster), 1
+        )
+        count, function = ctypes.c_int(), ctypes.c_void_p(self.function(kernel))
+        with self._current():
+            code = self._driver.cuOccupancyMaxActiveClusters(
+                ctypes.byref(count), function, ctypes.byref(config)
+            )
+        self._check(code, f"occupancy of {kernel}")
+        return max(1, count.value) * kernel.cluster
 
     def launch(self, kernel: DeviceKernel, grid: tuple[int, int], arguments: bytes) -> Any:
         """A callable that launches `kernel`: ``_cuda.Launch``."""
@@ -419,13 +453,12 @@ FALLBACKS = (
     ("complex dtype", "torch's own operations: exp, sum, log"),
     ("integer or boolean dtype", "converted to torch's default dtype first"),
     ("more than 6 separate strides among the kept or reduced dimensions", "a contiguous copy first"),
-    ("'int-pairwise' and 'int16' over anything but contiguous rows", "a contiguous copy first"),
     ("nothing to reduce", "-inf, no launch"),
     ("a gradient, torch.compile, a subclass or a mode is involved", "the operator pfkit::logsumexp"),
     ("torch.func transforms, forward-mode derivatives", "an autograd.Function around that operator"),
     ("the same within override_torch()", "torch's own operations"),
     ("otherwise", "a direct launch, without torch's dispatcher"),
-    ("gradient of 'int', or over dimensions that are not the last ones", "torch's elementwise operations"),
+    ("gradient over dimensions that are not the last ones", "torch's elementwise operations"),
     ("compute capability below 9.0", "no clusters: few long rows in slices, 'int' reads long rows twice"),
     ("device newer than NVRTC", "PTX, which the driver translates at first use"),
 )
@@ -439,27 +472,35 @@ def fallback_rules() -> str:
 def fuse_bound(n: int, dtype: Any) -> float:
     """Bound of ``"fuse"`` on CUDA, nats.
 
-    With u half an ulp of 1 and e the error of one exponential (ex2.approx: 2**-22; float64's exp: 2**-52): a
-    term errs by e and by three roundings of its exponent, 3 u |t|, whose mean under the weights is at most
-    3 u ln n. A thread adds at least 64 terms of a batch before it may rescale, so a sum of n terms meets at
-    most n / 64 + 1 rescalings of e + 2 u, and 32 further levels of additions.
+    With u half an ulp of 1 and e the error of one exponential (ex2.approx: 2**-22; float64's exp: 2**-52),
+    relative to the sum, so in nats of the logarithm:
+
+    * a term errs by e, and by 2.25 u |t| for its exponent t (difference, constant and product are rounded);
+      the mean of max - x under the weights is at most ln n, and the lazy reference adds 2 * 4 nats;
+    * a rescaling errs by e + u. A thread's reference moves only by 4 nats or more, so what has been through j
+      rescalings is at most n exp(-4 (j - 1)) of the sum: 3 + ln n / 4 of them on average over the mass; 6
+      more join threads, blocks and slices;
+    * additions: 20 within a batch, batches without loss, 29 to join threads, blocks and slices.
     """
     u, e = (2.0**-53, 2.0**-52) if str(dtype) == "float64" else (2.0**-24, 2.0**-22)
-    return e + 3 * u * math.log(n) + (n // 64 + 1) * (e + 2 * u) + 32 * u
+    return e + 2.25 * u * (math.log(n) + 8) + (9 + math.log(n) / 4) * (e + u) + 49 * u
 
 
 def pairwise_bound(n: int, dtype: Any) -> float:
     """Bound of ``"int-pairwise"`` on CUDA, nats.
 
     A pair errs by at most 0.0056 octaves and never magnifies the errors of its operands, whose shares are its
-    slopes; so the levels of a tree add: 6 for a batch of a thread, 10 for the threads. The batches of a
-    thread follow each other, b = n / 2048 + 1 of them: a pair whose operands are less than 10 octaves apart
-    also errs by at most 0.129 times the smaller one's share, and those shares cannot add to more than 1;
-    others err by 1.3e-4. Moving a distance to another reference rounds it to 2**-17 octaves.
+    slopes; so the levels of a tree add: 6 for a batch of a thread, 10 for the threads, 8 for the slices of a
+    long row. The batches of a thread follow each other, b = n / 2048 + 1 of them: a pair whose operands are
+    less than 10 octaves apart also errs by at most 0.129 times the smaller one's share, and those shares
+    cannot add to more than 1; others err by 1.3e-4. Over other strides the batches are a tree as well, of
+    fewer than log2 n + 4 levels in all, which is less than that. Moving a distance to another reference
+    rounds it to 2**-17 octaves.
     """
     b = n // 2048 + 1
-    batches = min(b * 0.0056, 0.129 + b * 1.3e-4) + (b + 2) * 2.0**-16
-    return math.log(2.0) * (16 * 0.0056 + batches + 64 * 3 * 2.0**-24)
+    batches = min(b * 0.0056, 0.129 + b * 1.3e-4) + (b + 40) * 2.0**-16
+    levels = 16 if n < 1 << 14 else 24
+    return math.log(2.0) * (levels * 0.0056 + batches + 64 * 3 * 2.0**-24)
 
 
 def tenth_bound(n: int, dtype: Any) -> float:

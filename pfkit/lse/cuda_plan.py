@@ -124,8 +124,6 @@ def reduction(
 ) -> Plan:
     """The plan of kernel `lse` for a layout with at least one row and one term.
 
-    The pairwise kernels take contiguous rows only.
-
     Parameters
     ----------
     shape : Layout
@@ -163,8 +161,9 @@ def reduction(
             columns = 8
         blocks, lines = _ceil(shape.rows, columns), 256 // columns
         splits = 1
-        if lse == "fuse" and blocks < 2 * multiprocessors:
-            splits = max(1, min(_ceil(4 * multiprocessors, blocks), shape.n // (lines * 16), 1024))
+        if lse != "int" and blocks < 2 * multiprocessors:
+            most = 256 if lse in PAIRWISE else 1024
+            splits = max(1, min(_ceil(4 * multiprocessors, blocks), shape.n // (lines * 16), most))
         first = Step(kernel(f"strided<{columns}>", 256, 4), (blocks, splits))
         if splits == 1:
             return plan(first)
@@ -183,7 +182,13 @@ def reduction(
 
     if lse in PAIRWISE:
         v = 8 if dtype < 2 and vectors > 4096 else 4
-        return plan(Step(kernel(f"long_rows<256,{v},4>", 256, 4), (shape.rows, 1)))
+        parts = max(1, min(_ceil(2 * multiprocessors, shape.rows), vectors // 4096, 256))
+        first = Step(kernel(f"long_rows<256,{v},4>", 256, 4), (shape.rows, parts))
+        if parts == 1 or shape.rows >= 2 * multiprocessors:
+            return plan(Step(first.kernel, (shape.rows, 1)))
+        return plan(
+            first, Step(kernel("combine", 128, 4), (shape.rows, 1)), splits=parts, part_bytes=state_bytes
+        )
     if lse == "int":
         return _int_rows(shape, vectors, multiprocessors, clusters, kernel, plan)
 
@@ -232,11 +237,11 @@ def _int_rows(shape: Layout, vectors: int, multiprocessors: int, clusters: bool,
     )  # fmt: skip
 
 
-def gradient(shape: Layout, dtype: int) -> Plan:
-    """The plan of "fuse"'s gradient for contiguous rows, written as contiguous rows."""
+def gradient(lse: str, shape: Layout, dtype: int) -> Plan:
+    """The plan of the gradient of "fuse" or "int" for contiguous rows, written as contiguous rows."""
     per_vector = 16 // BYTES[dtype]
     blocks = _ceil(shape.n + per_vector, 256 * 4 * per_vector)
     return Plan(
-        (Step(DeviceKernel("fuselse.cu", "backward<256,4>", dtype, 256, 4), (shape.rows * blocks, 1)),),
+        (Step(DeviceKernel(SOURCES[lse][0], "backward<256,4>", dtype, 256, 4), (shape.rows * blocks, 1)),),
         pack_arguments(shape.n, shape.rows, list(shape.kept), list(shape.reduced)),
     )

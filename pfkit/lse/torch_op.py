@@ -164,8 +164,7 @@ def _op_cuda(
     if _has_state(lse) == lse:
         _run(_plan(a, tuple(dim), lse, parts[0].dtype), a, *parts)
     else:  # a kernel that gives only a value: the state is that of "fuse"
-        rows, over = _contiguous_rows(a, tuple(dim))
-        _run(_plan(rows, over, lse, parts[0].dtype), rows, parts[0], None, None)
+        _run(_plan(a, tuple(dim), lse, parts[0].dtype), a, parts[0], None, None)
         _run(_plan(a, tuple(dim), "fuse", parts[0].dtype), a, None, *parts[1:])
     return parts
 
@@ -242,12 +241,6 @@ def _run(
     )
 
 
-def _contiguous_rows(a: _Tensor, dims: tuple[int, ...]) -> tuple[_Tensor, tuple[int, ...]]:
-    """`a` and `dims`, or a contiguous copy as rows, for kernels that take nothing else."""
-    shape = cuda_plan.layout(tuple(a.shape), a.stride(), dims)
-    return (a, dims) if shape.contiguous and shape.fits else (_rows_of(a, dims)[0].contiguous(), (1,))
-
-
 def _fits(a: _Tensor, dims: tuple[int, ...]) -> _Tensor:
     """`a`, or a contiguous copy where its strides have more dimensions than a kernel's argument block."""
     if a.dim() <= cuda_plan.DIMS or cuda_plan.layout(tuple(a.shape), a.stride(), dims).fits:
@@ -302,7 +295,8 @@ def _weights(a: _Tensor, maximum: _Tensor, total: _Tensor, dims: Sequence[int], 
     safe = torch.where(finite, maximum, 0)
     ok = torch.where(finite, total, 1)
     if lse == "int":
-        w = (_int_weights(torch.where(finite, x, 0), safe) * 2.0**-52 / ok).to(x.dtype)
+        share = 1 / ok * 2.0**-52  # in float64, and one rounding of the product: as the CUDA kernel
+        w = (_int_weights(torch.where(finite, x, 0), safe).to(torch.float64) * share).to(x.dtype)
     else:
         w = torch.exp(x - safe) / ok.to(x.dtype)
     top = (x == math.inf).to(x.dtype)
@@ -321,7 +315,7 @@ def _backward_cuda(
     grad: _Tensor, a: _Tensor, maximum: _Tensor, total: _Tensor, dim: Sequence[int], lse: str
 ) -> _Tensor:
     last = tuple(range(a.dim() - len(dim), a.dim()))
-    if lse == "fuse" and tuple(dim) == last and a.numel():
+    if tuple(dim) == last and a.numel():
         shape = cuda_plan.layout(tuple(a.shape), a.stride(), last)
         if shape.contiguous and shape.fits:
             out = torch.empty(a.shape, dtype=a.dtype, device=a.device)
@@ -331,10 +325,10 @@ def _backward_cuda(
                 grad.to(torch.float64).contiguous(),
             )
             index = a.get_device()
-            key = (a.shape, a.stride(), "gradient", len(dim), a.dtype, index)
+            key = (a.shape, a.stride(), "gradient", len(dim), a.dtype, index, lse)
             launches = _plans.get(key)
             if launches is None:
-                launches = _plans[key] = _Launches(cuda_plan.gradient(shape, _NUMBER[a.dtype]), index)
+                launches = _plans[key] = _Launches(cuda_plan.gradient(lse, shape, _NUMBER[a.dtype]), index)
             with torch.cuda.device(index):
                 launches(
                     a.data_ptr(),
@@ -634,7 +628,7 @@ def _prepare(key: Any, a: _Tensor, dim: Any, keepdim: bool, lse: str, dtype: tor
         return None
     dims = reduced_dims(dim, a.dim())
     layout = cuda_plan.layout(tuple(a.shape), a.stride(), dims)
-    if not layout.fits or (lse in cuda_plan.PAIRWISE and not layout.contiguous):
+    if not layout.fits:
         return None
     if lse == "fuse16" and a.element_size() != 2:
         return None

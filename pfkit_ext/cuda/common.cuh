@@ -287,13 +287,20 @@ __device__ __forceinline__ void store_remote(void* local, u32 rank, u64 value) {
 #endif
 
 // ---- starting before the kernels ahead have finished (programmatic dependent launch, 9.0) ------------------
-// Let the next kernel's blocks be placed from now on, then wait until everything ahead in the stream is
-// complete and visible. Every thread passes here before it touches memory, so a stream keeps its order; only
-// the cost of starting is hidden. Both do nothing in a launch that did not ask for it.
+// Every thread waits here before it touches memory until everything ahead in the stream is complete and
+// visible, so a stream keeps its order; only the cost of starting is hidden. Nothing in a launch that did not
+// ask for it.
 __device__ __forceinline__ void wait_for_kernels_ahead() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The next kernel's blocks may be placed once every block of this one has been here (or has ended). Too early,
+// and they crowd the multiprocessors that happen to have room: kernels of one long wave call it late.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

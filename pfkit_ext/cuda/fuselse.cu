@@ -1,12 +1,14 @@
 // FuseLSE: log-sum-exp in one read of memory, exact to rounding.
 //
-// Each thread keeps the state (m, s) of online.cuh. A batch of 16-byte loads is in flight before the first is
-// used; the sum is rescaled only when a batch raises the maximum. exp is one multiply and one ex2 on the
+// Each thread keeps the state of walk.cuh. A batch of 16-byte loads is in flight before the first is used; the
+// sum is rescaled only when a batch raises the maximum by some nats. exp is one multiply and one ex2 on the
 // special-function unit (float64: libdevice). Pairs meet in a fixed tree, so a result depends on the shape and
 // the launch plan only, never on timing.
 //
 // State written for LSEState and for gradients: the maximum (type C) and the sum (float64) of a row.
 #include "online.cuh"
+#include "gradient.cuh"
+#include "walk.cuh"
 
 __device__ __forceinline__ void emit(const Args& a, i64 row, State r, C lost = 0) {
   if (a.out) store_value(a, row, value_of(r, lost));
@@ -22,6 +24,7 @@ constexpr int SHORT_THREADS = 128;
 
 template <int LANES, int V, int R>
 __device__ __forceinline__ void short_rows(const Args& a) {
+  let_next_kernel_start();
   int lane = threadIdx.x % LANES;
   i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
   uint4 v[R][V];
@@ -60,7 +63,7 @@ __device__ __forceinline__ void short_rows(const Args& a) {
 // ---- long rows: one block or one cluster a row, or a slice of it ------------------------------------------
 template <int THREADS, int V>
 __device__ __forceinline__ State stream(const Window& w, i64 begin, i64 end) {
-  State state = nothing();
+  Walk walk = start_of_walk();
   for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
     uint4 v[V];
 #pragma unroll
@@ -69,9 +72,9 @@ __device__ __forceinline__ State stream(const Window& w, i64 begin, i64 end) {
 #pragma unroll
       for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, w);
     }
-    absorb_vectors(state, v);
+    absorb_vectors(walk, v);
   }
-  return state;
+  return end_of_walk(walk);
 }
 
 template <int THREADS, int V>
@@ -80,7 +83,9 @@ __device__ __forceinline__ void long_rows(const Args& a) {
   Window w = window(a.in + row_offset(a, row), a.n);
   i64 slice = (w.vectors + a.splits - 1) / a.splits;
   i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  State state = reduce_block<THREADS>(stream<THREADS, V>(w, begin, end));
+  State state = stream<THREADS, V>(w, begin, end);
+  let_next_kernel_start();
+  state = reduce_block<THREADS>(state);
   if (threadIdx.x) return;
   if (a.splits > 1) ((State*)a.workspace)[row * a.splits + part] = state;
   else emit(a, row, state);
@@ -96,7 +101,9 @@ __device__ __forceinline__ void cluster_rows(const Args& a) {
   Window w = window(a.in + row_offset(a, row), a.n);
   i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
   i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  State state = reduce_block<THREADS>(stream<THREADS, V>(w, begin, end));
+  State state = stream<THREADS, V>(w, begin, end);
+  let_next_kernel_start();
+  state = reduce_block<THREADS>(state);
   cluster_wait();
   if (threadIdx.x == 0) {
     if (sizeof(C) == 4) {
@@ -125,7 +132,7 @@ __device__ __forceinline__ void strided(const Args& a) {
   const Element* in = a.in + row_offset(a, live ? row : 0);
   i64 slice = (a.n + a.splits - 1) / a.splits;
   i64 begin = blockIdx.y * slice, end = live ? (begin + slice < a.n ? begin + slice : a.n) : 0;
-  State state = nothing();
+  Walk walk = start_of_walk();
   for (i64 at = begin + line; at < end; at += LINES * UNROLL) {
     C x[UNROLL];
 #pragma unroll
@@ -134,8 +141,9 @@ __device__ __forceinline__ void strided(const Args& a) {
     C m = x[0];
 #pragma unroll
     for (int k = 1; k < UNROLL; ++k) m = fmax(m, x[k]);
-    absorb<UNROLL>(state, m, [&](int i) { return x[i]; });
+    absorb<UNROLL>(walk, m, [&](int i) { return x[i]; });
   }
+  State state = end_of_walk(walk);
   if (COLUMNS == 1) {
     state = reduce_block<THREADS>(state);
   } else {
@@ -158,74 +166,25 @@ __device__ __forceinline__ void strided(const Args& a) {
 
 // ---- the partial states of a row, in their order ----------------------------------------------------------
 __device__ __forceinline__ void combine(const Args& a) {
+  let_next_kernel_start();
   i64 row = blockIdx.x;
   const State* parts = (const State*)a.workspace + row * a.splits;
   State state = nothing();
-  for (i64 at = threadIdx.x; at < a.splits; at += 128) {
-    State p = parts[at];
-    C m = fmax(state.m, p.m);
-    state = State{m, state.s * expo(state.m - m) + p.s * expo(p.m - m)};
-  }
+  for (i64 at = threadIdx.x; at < a.splits; at += 128) state.m = fmax(state.m, parts[at].m);
+  for (i64 at = threadIdx.x; at < a.splits; at += 128) state.s += parts[at].s * expo(parts[at].m - state.m);
   state = reduce_block<128>(state);
   if (threadIdx.x == 0) emit(a, row, state);
 }
 
-// ---- gradient: grad * exp(x - maximum) / total, rows contiguous in and out --------------------------------
-// A row without mass (maximum -inf) has gradient 0. Under +inf the gradient is shared evenly by the +inf
-// terms.
+// ---- gradient: grad * exp(x - maximum) / total ------------------------------------------------------------
+struct Weight {
+  C reference, scale;
+  __device__ __forceinline__ Weight(C reference, double total, double grad)
+      : reference(reference), scale((C)(grad / total)) {}
+  __device__ __forceinline__ C operator()(C x) const { return scale * expo(x - reference); }
+};
+
 template <int THREADS, int V>
-__device__ __forceinline__ void backward(const Args& a) {
-  __shared__ u32 infinite[THREADS / 32];
-  i64 blocks = (a.n + E + THREADS * V * E - 1) / (THREADS * V * E);
-  i64 row = blockIdx.x / blocks, part = blockIdx.x % blocks;
-  const Element* in = a.in + row_offset(a, row);
-  C m = ((const C*)a.maximum)[row];
-  double total = ((const double*)a.total)[row], grad = ((const double*)a.grad)[row];
-  const C infinity = INFINITE;
-  bool top = m == infinity;
-  if (top) {  // rare: count the +inf terms of the whole row
-    u32 count = 0;
-    for (i64 at = threadIdx.x; at < a.n; at += THREADS) count += to_compute(in[at]) == infinity;
-#pragma unroll
-    for (int d = 16; d; d /= 2) count += __shfl_xor_sync(0xffffffffu, count, d);
-    if (threadIdx.x % 32 == 0) infinite[threadIdx.x / 32] = count;
-    __syncthreads();
-    total = 0;
-    for (int i = 0; i < THREADS / 32; ++i) total += infinite[i];
-  }
-  C scale = (C)(m == -infinity ? 0 : grad / total);
-  C reference = fmin(fmax(m, -LARGEST), LARGEST);
-  if (m != m) scale = m;
-  Window w = window(in, a.n);
-  Element* out = a.grad_in + row * a.n;
-  bool aligned = ((u64)out & 15u) == 0 && w.skip == 0;
-  i64 at = part * THREADS * V + threadIdx.x;
-  uint4 v[V];
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, w.vectors);
-#pragma unroll
-  for (int k = 0; k < V; ++k) {
-    i64 index = at + k * THREADS;
-    if (index >= w.vectors) continue;
-    uint4 g;
-#pragma unroll
-    for (int j = 0; j < E; ++j) {
-      C x = element(v[k], j);
-      C weight = top ? (C)(x == infinity) : expo(x - reference);
-      set_element(g, j, from_compute(scale * weight));
-    }
-    if (aligned && (index < w.vectors - 1 || w.last == E)) {
-      ((uint4*)out)[index] = g;
-    } else {
-#pragma unroll
-      for (int j = 0; j < E; ++j) {
-        i64 term = index * E + j - w.skip;
-        C x = element(v[k], j);
-        if (term >= 0 && term < a.n)
-          out[term] = from_compute(scale * (top ? (C)(x == infinity) : expo(x - reference)));
-      }
-    }
-  }
-}
+__device__ __forceinline__ void backward(const Args& a) { gradient_rows<THREADS, V, Weight>(a); }
 
 PFKIT_DEFINE_ENTRY

@@ -6,14 +6,8 @@
 // are settled on the maximum, before any conversion. The arithmetic and its bound are in integer.cuh.
 #include "common.cuh"
 #include "integer.cuh"
-
-template <int V>
-__device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
-  C m = element(v[0], 0);
-#pragma unroll
-  for (int i = 1; i < V * E; ++i) m = maximum_or_nan(m, element(v[i / E], i % E));
-  return m;
-}
+#include "short_rows.cuh"
+#include "gradient.cuh"
 
 template <int V>
 __device__ __forceinline__ u64 weights_of(const uint4 (&v)[V], C m) {  // at most 64 terms: below 2^59
@@ -87,26 +81,16 @@ __device__ __forceinline__ void emit(const Args& a, i64 row, C m, Total t) {
 }
 
 // ---- short rows -------------------------------------------------------------------------------------------
-constexpr int SHORT_THREADS = 128;
-
 template <int LANES, int V>
 __device__ __forceinline__ void short_rows(const Args& a) {
-  int lane = threadIdx.x % LANES;
-  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
-  bool live = row < a.rows;
-  Window w = window(a.in + row_offset(a, live ? row : 0), a.n);
-  uint4 v[V];
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
-  stage_table<SHORT_THREADS>();
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
-  C m = largest_lane<LANES, true>(maximum_of(v));
-  m = live ? reference_or(a, row, m) : 0;
-  Total t{0, 0};
-  add(t, sum_lanes<LANES>(finite(m) ? weights_of(v, m) : 0));  // at most 2^11 terms: below 2^64
-  if (live && lane == 0) emit(a, row, m, t);
+  short_rows_in_registers<LANES, V>(
+      a, [] { stage_table<SHORT_THREADS>(); },
+      [&](i64 row, bool live, int lane, const uint4 (&v)[V], C m) {
+        m = live ? reference_or(a, row, m) : 0;
+        Total t{0, 0};
+        add(t, sum_lanes<LANES>(finite(m) ? weights_of(v, m) : 0));  // at most 2^11 terms: below 2^64
+        if (live && lane == 0) emit(a, row, m, t);
+      });
 }
 
 // ---- rows on chip: registers of one block or of a cluster -------------------------------------------------
@@ -146,6 +130,7 @@ __device__ __forceinline__ void held_rows(const Args& a) {
   m = reference_or(a, row, m);
   Total t{0, 0};
   if (finite(m)) add(t, weights_of(v, m));
+  let_next_kernel_start();
   t = total_block<THREADS>(t);
 #if __CUDA_ARCH__ >= 900
   if (BLOCKS > 1) {
@@ -330,5 +315,20 @@ __device__ __forceinline__ void strided(const Args& a) {
   }
   if (live && line == 0) emit(a, row, m, totals[column]);
 }
+
+// ---- gradient: grad times the integer weight over the integer total ---------------------------------------
+// The weight times 1 / total is rounded once to type C, in the order of torch_op's own formula: equal bits.
+struct Weight {
+  C reference, grad;
+  double share;
+  __device__ __forceinline__ Weight(C reference, double total, double grad)
+      : reference(reference), grad((C)grad), share(1.0 / total * 0x1p-52) {}
+  __device__ __forceinline__ C operator()(C x) const {
+    return grad * (C)((double)weight_at(x, reference) * share);
+  }
+};
+
+template <int THREADS, int V>
+__device__ __forceinline__ void backward(const Args& a) { gradient_rows<THREADS, V, Weight>(a); }
 
 PFKIT_DEFINE_ENTRY

@@ -7,9 +7,8 @@
 // PFKIT_TENTH the terms of a batch are Q10.6 instead, and log2(1 + 2^-d) is a table of the difference d itself,
 // rounded to 1/64 octave.
 //
-// Order: the V * E terms of a batch as a binary tree; batches one after the other; then the threads as a
-// tree.
-// The tree matters for Q10.6: one after the other, a sum of equal terms would stop growing after some 128 of
+// Order: the V * E terms of a batch as a binary tree; batches one after the other; then the threads, and the
+// slices of a long row, as a tree. The tree matters for Q10.6: one after the other, a sum of equal terms would stop growing after some 128 of
 // them, where one more is worth less than half a unit. Only the tree of a batch is Q10.6; batches and threads
 // are joined in Q16.16.
 //
@@ -17,6 +16,7 @@
 // octaves
 // at most (-inf). A NaN wins the maximum, and with +inf it settles the result before any conversion.
 #include "common.cuh"
+#include "short_rows.cuh"
 
 #ifdef PFKIT_TENTH
 constexpr int FRACTION = 6;
@@ -82,30 +82,33 @@ __device__ __forceinline__ State lowered(State a, C m) {  // the same number bel
   return State{m, min(a.p + steps_down(m, a.m), (int)(65536 * OCTAVES))};
 }
 
-__device__ __forceinline__ State nothing() { return State{-INFINITE, (int)(65536 * OCTAVES)}; }
-
-template <int V>
-__device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
-  C m = element(v[0], 0);
-#pragma unroll
-  for (int i = 1; i < V * E; ++i) m = maximum_or_nan(m, element(v[i / E], i % E));
-  return m;
+__device__ __forceinline__ State joined(State a, State b) {
+  C m = maximum_or_nan(a.m, b.m);
+  return State{m, pair(lowered(a, m).p, lowered(b, m).p)};
 }
 
-template <int V>
-__device__ __forceinline__ int tree(const uint4 (&v)[V], C m) {  // the log-sum of a batch below m, Q16.16
-  int level[8];                                                  // level[k]: a finished subtree of 2^k terms
+__device__ __forceinline__ State nothing() { return State{-INFINITE, (int)(65536 * OCTAVES)}; }
+
+// The log-sum of COUNT terms (a power of two) below m, Q16.16; term(i) with a constant i.
+template <int COUNT, class Term>
+__device__ __forceinline__ int tree_of(Term term, C m) {
+  constexpr int TOP = COUNT == 8 ? 3 : COUNT == 1 ? 0 : COUNT == 2 ? 1 : COUNT == 4 ? 2 : COUNT == 16 ? 4
+                      : COUNT == 32 ? 5 : COUNT == 64 ? 6 : 7;
+  int level[8];  // level[k]: a finished subtree of 2^k terms
 #pragma unroll
-  for (int i = 0; i < V * E; ++i) {
-    int p = leaf(element(v[i / E], i % E), m);
+  for (int i = 0; i < COUNT; ++i) {
+    int p = leaf(term(i), m);
     int k = 0;
 #pragma unroll
     for (; (i >> k) & 1; ++k) p = FRACTION == 16 ? pair(level[k], p) : pair_tenth(level[k], p);
     level[k] = p;
   }
-  constexpr int TOP = V * E == 1 ? 0 : V * E == 2 ? 1 : V * E == 4 ? 2 : V * E == 8 ? 3 : V * E == 16 ? 4
-                      : V * E == 32 ? 5 : V * E == 64 ? 6 : 7;
   return (level[TOP] - ORIGIN) << (16 - FRACTION);
+}
+
+template <int V>
+__device__ __forceinline__ int tree(const uint4 (&v)[V], C m) {
+  return tree_of<V * E>([&](int i) { return element(v[i / E], i % E); }, m);
 }
 
 template <int V>
@@ -128,40 +131,42 @@ __device__ __forceinline__ void emit(const Args& a, i64 row, State r) {
   store_value(a, row, finite ? __dsub_rn((double)r.m, __dmul_rn((double)r.p, UNIT)) : (double)r.m);
 }
 
-constexpr int SHORT_THREADS = 128;
-
 template <int LANES, int V>
 __device__ __forceinline__ void short_rows(const Args& a) {
-  int lane = threadIdx.x % LANES;
-  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
-  bool live = row < a.rows;
-  Window w = window(a.in + row_offset(a, live ? row : 0), a.n);
-  uint4 v[V];
+  short_rows_in_registers<LANES, V>(
+      a, [] { fill_tables<SHORT_THREADS>(); },
+      [&](i64 row, bool live, int lane, const uint4 (&v)[V], C m) {
+        State state{m, tree(v, m)};
 #pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
-  fill_tables<SHORT_THREADS>();
-#pragma unroll
-  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
-  C m = largest_lane<LANES, true>(maximum_of(v));
-  State state{m, tree(v, m)};
-#pragma unroll
-  for (int d = LANES / 2; d; d /= 2) state.p = pair(state.p, __shfl_xor_sync(0xffffffffu, state.p, d));
-  if (live && lane == 0) emit(a, row, state);
+        for (int d = LANES / 2; d; d /= 2) state.p = pair(state.p, __shfl_xor_sync(0xffffffffu, state.p, d));
+        if (live && lane == 0) emit(a, row, state);
+      });
 }
 
+template <int THREADS>
+__device__ __forceinline__ State reduce_block(State state) {
+  __shared__ State warps[THREADS / 32];
+  state = reduce_lanes<32>(state);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = state;
+  __syncthreads();
+  return reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
+}
+
+// One block a row, or a slice of it.
 template <int THREADS, int V, int FEW>
 __device__ __forceinline__ void long_rows(const Args& a) {
-  __shared__ State warps[THREADS / 32];
   fill_tables<THREADS>();
   i64 row = blockIdx.x;
   Window w = window(a.in + row_offset(a, row), a.n);
+  i64 slice = (w.vectors + a.splits - 1) / a.splits;
+  i64 begin = blockIdx.y * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
   State state = nothing();
   bool edges = w.skip || w.last < E;
   uint4 v[V / FEW][FEW];
-  i64 at = threadIdx.x;
+  i64 at = begin + threadIdx.x;
 #pragma unroll
-  for (int k = 0; k < V; ++k) v[k / FEW][k % FEW] = load_or_nothing(w, at + k * THREADS, w.vectors);
-  for (; at < w.vectors; at += THREADS * V) {
+  for (int k = 0; k < V; ++k) v[k / FEW][k % FEW] = load_or_nothing(w, at + k * THREADS, end);
+  for (; at < end; at += THREADS * V) {
 #pragma unroll
     for (int k = 0; k < V; k += FEW) {
       uint4(&few)[FEW] = v[k / FEW];
@@ -171,13 +176,69 @@ __device__ __forceinline__ void long_rows(const Args& a) {
       }
       absorb(state, few);
 #pragma unroll
-      for (int j = 0; j < FEW; ++j) few[j] = load_or_nothing(w, at + (V + k + j) * THREADS, w.vectors);
+      for (int j = 0; j < FEW; ++j) few[j] = load_or_nothing(w, at + (V + k + j) * THREADS, end);
     }
   }
-  state = reduce_lanes<32>(state);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = state;
+  let_next_kernel_start();
+  state = reduce_block<THREADS>(state);
+  if (threadIdx.x) return;
+  if (a.splits > 1) ((State*)a.workspace)[row * a.splits + blockIdx.y] = state;
+  else emit(a, row, state);
+}
+
+// ---- any strides: COLUMNS results beside each other a block, the terms over the other threads -------------
+// The batches of a thread are the leaves of a binary tree too, kept as a counter in base 2: place k holds the
+// log-sum of 2^k batches. So an error passes some log2 n pairs, however long the walk.
+template <int COLUMNS>
+__device__ __forceinline__ void strided(const Args& a) {
+  constexpr int THREADS = 256, LINES = THREADS / COLUMNS, UNROLL = 8;
+  __shared__ State states[THREADS];
+  fill_tables<THREADS>();
+  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
+  i64 row = (i64)blockIdx.x * COLUMNS + column;
+  bool live = row < a.rows;
+  const Element* in = a.in + row_offset(a, live ? row : 0);
+  i64 slice = (a.n + a.splits - 1) / a.splits;
+  i64 begin = blockIdx.y * slice, end = live ? (begin + slice < a.n ? begin + slice : a.n) : 0;
+  State place[48];
+  u64 count = 0;
+  for (i64 at = begin + line; at < end; at += LINES * UNROLL) {
+    C x[UNROLL], m = -INFINITE;
+#pragma unroll
+    for (int k = 0; k < UNROLL; ++k)
+      x[k] = to_compute(at + k * LINES < end ? in[term_offset(a, at + k * LINES)] : MINUS_INFINITY);
+#pragma unroll
+    for (int k = 0; k < UNROLL; ++k) m = maximum_or_nan(m, x[k]);
+    State state{m, tree_of<UNROLL>([&](int i) { return x[i]; }, m)};
+    int k = 0;
+#pragma unroll 1
+    for (; count >> k & 1; ++k) state = joined(place[k], state);
+    place[k] = state;
+    ++count;
+  }
+  State state = nothing();
+#pragma unroll 1
+  for (int k = 0; count >> k; ++k) if (count >> k & 1) state = joined(place[k], state);
+  states[threadIdx.x] = state;
   __syncthreads();
-  state = reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
+  for (int d = LINES / 2; d; d /= 2) {
+    if (line < d) states[threadIdx.x] = joined(states[threadIdx.x], states[threadIdx.x + d * COLUMNS]);
+    __syncthreads();
+  }
+  if (line || !live) return;
+  if (a.splits > 1) ((State*)a.workspace)[row * a.splits + blockIdx.y] = states[threadIdx.x];
+  else emit(a, row, states[threadIdx.x]);
+}
+
+// ---- the partial states of a row, at most 256, as a tree --------------------------------------------------
+__device__ __forceinline__ void combine(const Args& a) {
+  fill_tables<128>();
+  i64 row = blockIdx.x;
+  const State* parts = (const State*)a.workspace + row * a.splits;
+  i64 other = threadIdx.x + 128;
+  State state = threadIdx.x < a.splits ? parts[threadIdx.x] : nothing();
+  if (other < a.splits) state = joined(state, parts[other]);
+  state = reduce_block<128>(state);
   if (threadIdx.x == 0) emit(a, row, state);
 }
 

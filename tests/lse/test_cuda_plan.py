@@ -87,6 +87,12 @@ def test_plans_of_rows_cover_them_within_the_limits_of_a_launch(lse, dtype, clus
         assert (found.workspace > 0) == (len(found.steps) > 1)
 
 
+def test_the_float_bound_hardly_grows_with_the_number_of_terms():
+    bounds = [cuda.fuse_bound(n, "float32") for n in (1, 1000, 128256, 10**9)]
+    assert bounds == sorted(bounds) and bounds[2] < 1e-5 and bounds[3] < 1.2e-5
+    assert cuda.fuse_bound(10**9, "float64") < 2e-14
+
+
 def test_a_plan_names_one_argument_block():
     found = plan("fuse", (4, 5, 6), (30, 6, 1), (0, 2))
     words = np.frombuffer(found.arguments, np.int64)

@@ -1,13 +1,13 @@
 """Learn the distribution of handwritten digits, score unseen ones, draw new ones, complete hidden halves.
 
     python -m apps.circuit_mnist                        # a GPU: K = 128 latent states; a CPU: K = 16
-    python -m apps.circuit_mnist --binary               # black and white, where the Chow-Liu tree is a baseline
+    python -m apps.circuit_mnist --binary               # black and white; scores the Chow-Liu tree too
     python -m apps.circuit_mnist --latents 256 --epochs 30 --device cuda --save mnist.npz
 
-5000 real MNIST images (data/pc): the tree and a hidden Chow-Liu tree over 784 pixels are learned from 4500, the
-other 500 are only scored, in bits per pixel. The picture, out/circuit_mnist.png, shows samples above, and below
-them unseen digits whose lower half was hidden: what was there, one completion drawn from the circuit given the
-upper half, and the mean of all completions.
+5000 real MNIST images (data/pc): the tree and a hidden Chow-Liu tree over 784 pixels are learned from 4500,
+the other 500 are only scored, in bits per pixel. The picture, out/circuit_mnist.png, shows samples above,
+and below them unseen digits whose lower half was hidden: what was there, one completion drawn from the
+circuit given the upper half, and the mean of all completions.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def learn(images, *, latents=16, epochs=10, binary=False, device="cpu", seed=0, 
 
 
 def picture(circuit, images, *, seed=0, columns=12) -> np.ndarray:
-    """Two rows of samples; then unseen digits, a drawn completion of their upper half, and its mean; uint8."""
+    """Two rows of samples; then unseen digits, a drawn completion of the upper half, and the mean; uint8."""
     grey = 255 if circuit.inputs.n_categories == 2 else 1
     shown = np.asarray(images[-columns:], np.int64)
     if grey == 255:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .propagate import downward, gaussian_moments, input_counts, upward
+from .counts import GraphedCounts, expected_counts
 
 if TYPE_CHECKING:
     from .circuit import Circuit
@@ -72,6 +72,8 @@ class EM:
         rows accumulated since the last step.
     min_sd : float
         Lower limit of Gaussian standard deviations.
+    graph : bool
+        On CUDA, capture the passes over batches of the first one's size as a graph: for many such batches.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class EM:
         input_pseudocount: float | None = None,
         n_rows: float | None = None,
         min_sd: float = 1e-3,
+        graph: bool = False,
     ) -> None:
         check_positive("pseudocount", pseudocount, zero=True)
         if input_pseudocount is not None:
@@ -94,6 +97,9 @@ class EM:
         self.input_pseudocount = float(pseudocount if input_pseudocount is None else input_pseudocount)
         self.n_rows = n_rows
         self.min_sd = float(min_sd)
+        self._graph: GraphedCounts | None = None
+        self._may_graph = graph and circuit.device.type == "cuda"
+        self._flagged = 0  # batches in a row that the graph could not count
         self._rows = 0
         self._sum: list[Tensor] | None = None  # since the last step
         self._average: list[Tensor] | None = None  # a row's expected counts, averaged over steps
@@ -102,18 +108,28 @@ class EM:
         """Add the expected counts of rows x (B, V); returns their log-likelihoods (B,)."""
         circuit = self.circuit
         data = circuit.data(x, validate=validate)
-        values, root = upward(circuit, data)
-        flows = downward(circuit, values, torch.ones_like(root))
-        count = gaussian_moments if circuit.inputs.family == "gaussian" else input_counts
-        with torch.no_grad():
-            found = [flows.root, *flows.sums, count(circuit, data, flows.region_flow)]
-            if self._sum is None:
-                self._sum = found
-            else:
-                for total, part in zip(self._sum, found, strict=True):
-                    total += part
+        root, found, own = self._count(data)
+        if self._sum is None:
+            self._sum = found if own else [part.clone() for part in found]
+        else:
+            for total, part in zip(self._sum, found, strict=True):
+                total += part
         self._rows += data.shape[0]
         return root
+
+    def _count(self, data: Tensor) -> tuple[Tensor, list[Tensor], bool]:
+        """Log-likelihoods and expected counts, and whether these tensors are ours to keep."""
+        if self._may_graph and data.shape[0]:
+            if self._graph is None:
+                self._graph = GraphedCounts(self.circuit, data)
+            if self._graph.fits(data):
+                counted = self._graph(data)
+                if counted is not None:
+                    self._flagged = 0
+                    return *counted, False
+                self._flagged += 1
+                self._may_graph = self._flagged < 3  # a circuit with zeros is flagged every time
+        return *expected_counts(self.circuit, data), True
 
     @torch.no_grad()
     def step(self, size: float = 1.0) -> None:
@@ -243,9 +259,16 @@ def fit(
     if not (0 < last <= first <= 1):
         raise ValueError(f"step must be (first, last) with 0 < last <= first <= 1, got {step}")
     n = data.shape[0]
-    em = EM(circuit, pseudocount=pseudocount, input_pseudocount=input_pseudocount, n_rows=n, min_sd=min_sd)
     random = np.random.default_rng(rng)
     rows = min(n, batch or 4096)
+    em = EM(
+        circuit,
+        pseudocount=pseudocount,
+        input_pseudocount=input_pseudocount,
+        n_rows=n,
+        min_sd=min_sd,
+        graph=epochs * (n // rows) >= 4,
+    )
     n_steps = epochs * -(-n // rows)
     result = FitResult()
     best: list[Tensor] | None = None

@@ -25,10 +25,15 @@ def _scaled(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.exp(x - m), m
 
 
-def _underflown(total: Tensor, weight: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+def _underflown(
+    total: Tensor, weight: Tensor, x: Tensor, flag: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor] | None:
     """Indices (r, i, b) of the units that are too small to be right, though not zero."""
     info = torch.finfo(total.dtype)
     small = total < weight.shape[2] * info.tiny / info.eps
+    if flag is not None:
+        flag.logical_or_(small.any())
+        return None
     if not bool(small.any()):
         return None
     terms = torch.matmul((weight > 0).to(x.dtype), (x > -math.inf).to(x.dtype))  # how many are not zero
@@ -36,19 +41,23 @@ def _underflown(total: Tensor, weight: Tensor, x: Tensor) -> tuple[Tensor, Tenso
     return where if where[0].numel() else None  # type: ignore[return-value]
 
 
-def log_matmul(weight: Tensor, x: Tensor) -> Tensor:
-    """Forward only. weight (R, I, J) non-negative, x (R, J, B) log values; the result (R, I, B)."""
+def log_matmul(weight: Tensor, x: Tensor, *, flag: Tensor | None = None) -> Tensor:
+    """Forward only. weight (R, I, J) non-negative, x (R, J, B) log values; the result (R, I, B).
+
+    With `flag`, a bool tensor of one element, small units are not computed again: the flag is set where any
+    unit is small or zero, and nothing waits for the device.
+    """
     s, m = _scaled(x)
     total = torch.matmul(weight, s)
     y = torch.log(total) + m
-    if (where := _underflown(total, weight, x)) is not None:
+    if (where := _underflown(total, weight, x, flag)) is not None:
         r, i, b = where
         y[r, i, b] = torch.logsumexp(torch.log(weight[r, i]) + x[r, :, b], dim=1)
     return y
 
 
 def log_matmul_backward(
-    weight: Tensor, x: Tensor, grad: Tensor, *, flow: bool = False
+    weight: Tensor, x: Tensor, grad: Tensor, *, flow: bool = False, flag: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Derivatives of :func:`log_matmul`.
 
@@ -61,6 +70,8 @@ def log_matmul_backward(
     flow : bool
         Return ``weight * derivative`` in the place of the weight's derivative: with `grad` a flow, the
         expected counts of expectation maximisation. It does not overflow where the derivative would.
+    flag : Tensor, optional
+        As in the forward.
 
     Returns
     -------
@@ -71,7 +82,7 @@ def log_matmul_backward(
     """
     s, _ = _scaled(x)
     total = torch.matmul(weight, s)
-    where = _underflown(total, weight, x)
+    where = _underflown(total, weight, x, flag)
     ratio = torch.where(total > 0, grad / total, torch.zeros_like(grad))
     if where is not None:
         ratio[where] = 0.0

@@ -24,8 +24,13 @@ if TYPE_CHECKING:
 Tensor = torch.Tensor
 
 
-def upward(circuit: Circuit, x: Tensor, lse: str = "matmul") -> tuple[Tensor, Tensor]:
-    """Values (n_regions, K, B) and the root's (B,), no gradients; x as ``InputLayer.forward`` takes it."""
+def upward(
+    circuit: Circuit, x: Tensor, lse: str = "matmul", *, flag: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Values (n_regions, K, B) and the root's (B,), no gradients; x as ``InputLayer.forward`` takes it.
+
+    `flag`: see :func:`~pfkit.circuits.log_matmul.log_matmul`.
+    """
     with torch.no_grad():
         first = circuit.inputs(x)
         values = first.new_empty((circuit.n_regions, circuit.n_units, x.shape[0]))
@@ -34,10 +39,10 @@ def upward(circuit: Circuit, x: Tensor, lse: str = "matmul") -> tuple[Tensor, Te
         for start, product, layer in circuit.layers():
             terms = product(values)
             weight = layer.weight
-            y = log_matmul(weight, terms) if lse == "matmul" else kernel_sum(weight, terms, lse)
+            y = log_matmul(weight, terms, flag=flag) if lse == "matmul" else kernel_sum(weight, terms, lse)
             values[start : start + y.shape[0]] = y
         root, mix = _at_root(circuit, values), circuit.root_weight.reshape(1, 1, -1)
-        y = log_matmul(mix, root) if lse == "matmul" else kernel_sum(mix, root, lse)
+        y = log_matmul(mix, root, flag=flag) if lse == "matmul" else kernel_sum(mix, root, lse)
         return values, y[0, 0]
 
 
@@ -60,7 +65,9 @@ class Flows:
     region_flow: Tensor
 
 
-def downward(circuit: Circuit, values: Tensor, grad: Tensor, *, flow: bool = True) -> Flows:
+def downward(
+    circuit: Circuit, values: Tensor, grad: Tensor, *, flow: bool = True, flag: Tensor | None = None
+) -> Flows:
     """Flows of a circuit.
 
     Parameters
@@ -71,19 +78,21 @@ def downward(circuit: Circuit, values: Tensor, grad: Tensor, *, flow: bool = Tru
         Derivative at the root: ones for flows. Rows of probability zero carry none.
     flow : bool
         Expected counts ``weight * derivative``; False: plain derivatives with respect to the weights.
+    flag : Tensor, optional
+        See :func:`~pfkit.circuits.log_matmul.log_matmul`.
     """
     with torch.no_grad():
         passed = torch.zeros_like(values)
         weight = circuit.root_weight.reshape(1, 1, -1)
         grad_x, grad_root = log_matmul_backward(
-            weight, _at_root(circuit, values), grad.reshape(1, 1, -1), flow=flow
+            weight, _at_root(circuit, values), grad.reshape(1, 1, -1), flow=flow, flag=flag
         )
         _share(circuit.root_product, passed, grad_x.reshape(-1, values.shape[1], values.shape[2]))
         sums: list[Tensor] = []
         for start, product, layer in reversed(circuit.layers()):
             weight = layer.weight
             incoming = passed[start : start + weight.shape[0]]
-            grad_x, grad_w = log_matmul_backward(weight, product(values), incoming, flow=flow)
+            grad_x, grad_w = log_matmul_backward(weight, product(values), incoming, flow=flow, flag=flag)
             _share(product, passed, grad_x)
             sums.append(grad_w)
         sums.reverse()

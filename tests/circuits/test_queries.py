@@ -19,7 +19,7 @@ def frequencies(draws, everything):
 
 @pytest.mark.parametrize("trees", [1, 2])
 def test_sample_frequencies_are_probabilities(trees, small, states):
-    """Each of 729 states within 5 standard errors, sqrt(n p (1 - p)); their chi-square within 4 of its own."""
+    """Each of 729 states within 5 standard errors, sqrt(n p (1 - p)); chi-square within 4 of its own."""
     circuit, everything, n = small(trees=trees), states(6, 3), 40_000
     p = circuit.log_prob(everything).detach().exp().numpy()
     seen = frequencies(circuit.sample(n, rng=7), everything)

@@ -4,8 +4,8 @@
     PFKIT_DATA=/path/to/data python -m apps.circuit_debd plants --latents 32,64 --epochs 10
 
 The sets of the discrete density estimation benchmark (Lowd and Davis 2010; Van Haaren and Davis 2012) carry no
-licence, so they are not part of pfkit: the environment variable PFKIT_DATA names a folder that has them as
-pc/debd_NAME.npz, with bit-packed splits train, valid and test.
+licence, so they are not part of pfkit: the environment variable PFKIT_DATA names a folder that has them
+as pc/debd_NAME.npz, with bit-packed splits train, valid and test.
 """
 
 from __future__ import annotations
@@ -99,7 +99,9 @@ def numbers(kind):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", help="nltcs, plants, ...")
     parser.add_argument("--latents", type=numbers(int), default=[16, 32], help="values of K to try, as 16,32")
     parser.add_argument("--pseudocounts", type=numbers(float), default=[1.0], help="values to try, as 0.1,1")

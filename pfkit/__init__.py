@@ -78,6 +78,10 @@ __all__ = [
 
 # not in __all__: "from pfkit import *" must work without torch, and not import it where it is there
 _NEEDS_TORCH = {
+    "Circuit": "pfkit.circuits",
+    "chow_liu": "pfkit.circuits",
+    "chow_liu_tree": "pfkit.circuits",
+    "hclt": "pfkit.circuits",
     "linear_cross_entropy": "pfkit.logprobs.linear",
     "linear_log_probs": "pfkit.logprobs.linear",
     "override_torch": "pfkit.lse.torch_op",

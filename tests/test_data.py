@@ -109,3 +109,15 @@ def test_odometry_row_k_is_the_motion_from_step_k_to_k_plus_1():
         return np.sqrt(np.mean(np.sum((moved - step) ** 2, axis=1)))
 
     assert misfit(odom[1:-1]) < misfit(odom[:-2])
+
+
+def test_digits():
+    with np.load(DATA / "pc" / "mnist_t10k_even5000.npz", allow_pickle=False) as z:
+        images, labels = z["images"], z["labels"]
+    assert images.shape == (5000, 28, 28) and images.dtype == labels.dtype == np.uint8
+    assert labels.shape == (5000,) and set(labels.tolist()) == set(range(10))
+    on = images[:4500].reshape(4500, -1) > 127
+    p = (on.sum(0) + 0.1) / (4500 + 0.2)
+    unseen = images[4500:].reshape(500, -1) > 127
+    mean = np.where(unseen, np.log(p), np.log(1 - p)).sum(1).mean()
+    assert mean == pytest.approx(-211.361, abs=0.05)  # pixels on their own, as data/README.md says

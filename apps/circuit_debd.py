@@ -3,9 +3,9 @@
     PFKIT_DATA=/path/to/data python -m apps.circuit_debd nltcs
     PFKIT_DATA=/path/to/data python -m apps.circuit_debd plants --latents 32,64 --epochs 10
 
-The sets of the discrete density estimation benchmark (Lowd and Davis 2010; Van Haaren and Davis 2012) carry no
-licence, so they are not part of pfkit: the environment variable PFKIT_DATA names a folder that has them
-as pc/debd_NAME.npz, with bit-packed splits train, valid and test.
+The sets of the discrete density estimation benchmark (Lowd and Davis 2010; Van Haaren and Davis 2012) carry
+no licence, so they are not part of pfkit: the environment variable PFKIT_DATA names a folder that has them as
+pc/debd_NAME.npz, with bit-packed splits train, valid and test.
 """
 
 from __future__ import annotations

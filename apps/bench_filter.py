@@ -3,11 +3,14 @@
     python -m apps.bench_filter                       # a few minutes; tables, out/bench_filter.json and .png
     python -m apps.bench_filter --quick               # one size, float64
     python -m apps.bench_filter --sizes 1000 100000 --models "local level" --every
+    python -m apps.bench_filter --peers --sizes 100000 --every         # beside other packages' filters
+    python -m apps.bench_filter --together            # many filters in one call, and threads
     python -m apps.bench_filter --lse-sweep           # every LSE kernel inside the running filter
 
 One thread each. Contenders take turns in one run; figures are medians over the rounds. `numba` is the loop of
 apps/filter_loops.py under @njit without fastmath, `numpy` its NumPy form with the log-sum-exp written out,
-`python` pfkit with the same model as plain Python functions. Log-likelihoods are compared first: means of
+`python` pfkit with the same model as plain Python functions; `--peers` adds the installed ones of
+apps/filter_peers.py. Log-likelihoods are compared first: means of
 repeated runs must agree within five standard errors, or nothing is timed.
 
 On a machine shared with other work give --clock cpu: processor time of this process instead of the wall
@@ -23,6 +26,7 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", 
 
 import argparse  # noqa: E402
 import json  # noqa: E402
+import math  # noqa: E402
 import statistics  # noqa: E402
 import sys  # noqa: E402
 import time  # noqa: E402
@@ -36,6 +40,7 @@ import pfkit  # noqa: E402
 from pfkit_ext import _cpu  # noqa: E402
 
 from . import filter_loops as loops  # noqa: E402
+from . import filter_peers  # noqa: E402
 from .benchmarking import machine, table  # noqa: E402
 
 SIZES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -61,7 +66,7 @@ class PlainPython(pfkit.StateSpaceModel):
 
 
 def contenders(
-    model: str, n: int, threshold: float, dtype: str, length: int
+    model: str, n: int, threshold: float, dtype: str, length: int, peers: bool = False
 ) -> dict[str, Callable[[], float]]:
     """Calls that filter `length` observations and return the log-likelihood."""
     y = loops.observations(model, length)
@@ -89,13 +94,17 @@ def contenders(
         found["numba"] = lambda: loop(rng, y, n, threshold, zero)
     except ImportError:
         pass
+    for package in filter_peers.installed() if peers and dtype == "float64" else ():
+        call = filter_peers.peer(package, model, n, threshold, y)
+        if call is not None:
+            found[package] = call
     return found
 
 
-def check(model: str, dtype: str) -> None:
-    """Stop unless all contenders estimate the same likelihood."""
-    calls = contenders(model, 1000, 0.5, dtype, 50)
-    runs = {name: np.array([call() for _ in range(60)]) for name, call in calls.items()}
+def check(model: str, dtype: str, peers: bool = False) -> None:
+    """Stop unless all contenders that report a likelihood estimate the same."""
+    calls = contenders(model, 1000, 0.5, dtype, 50, peers)
+    runs = {name: np.array([call() for _ in range(60)]) for name, call in calls.items() if not math.isnan(call())}
     mean = {name: float(np.log(np.mean(np.exp(v - v.max()))) + v.max()) for name, v in runs.items()}
     for name, values in runs.items():
         z = np.exp(values - values.max())
@@ -112,8 +121,10 @@ def timed(calls: dict[str, Callable], clock: Callable[[], float], seconds: float
     for call in calls.values():
         call()
     start, rounds = time.perf_counter(), 0
-    while rounds < 5 or time.perf_counter() - start < seconds:
-        for name in calls:
+    names = list(calls)
+    while rounds < 3 or time.perf_counter() - start < seconds:
+        shift = rounds % len(names)
+        for name in names[shift:] + names[:shift]:
             before = clock()
             calls[name]()
             taken[name].append(clock() - before)
@@ -122,19 +133,21 @@ def timed(calls: dict[str, Callable], clock: Callable[[], float], seconds: float
 
 
 def steps_for(n: int) -> int:
-    return int(min(1000, max(40, 2_000_000 // n)))
+    return int(min(1000, max(25, 4_000_000 // n)))
 
 
 def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for model in args.models:
         for dtype in args.dtypes:
-            check(model, dtype)
+            check(model, dtype, args.peers)
             for threshold in (1.0,) if args.every else (1.0, 0.5):
                 for n in args.sizes:
                     length = steps_for(n)
                     times = timed(
-                        contenders(model, n, threshold, dtype, length), CLOCKS[args.clock], args.seconds
+                        contenders(model, n, threshold, dtype, length, args.peers),
+                        CLOCKS[args.clock],
+                        args.seconds,
                     )
                     for name, seconds in times.items():
                         rows.append(
@@ -220,6 +233,110 @@ def numpy_normalize(x: np.ndarray) -> tuple[np.ndarray, float]:
     return w, 1.0 / float(w @ w)
 
 
+#: np.exp of the machine of the reference figures, on which the numba loop takes 18 to 25 ns a particle.
+REFERENCE_EXP, REFERENCE_NUMBA = 6.5, 25.0
+
+
+def numba_health(rows: list[dict[str, Any]]) -> dict[str, float] | None:
+    """Whether the numba loop is a fair opponent here: its ns a particle (local level, float64, every step),
+    and that over its share of this machine's np.exp; at most 25 the one, or 1.3 the other, is fair.
+    """
+    found = [
+        r["ns_per_particle"]
+        for r in rows
+        if (r["model"], r["dtype"], r["contender"]) == ("local level", "float64", "numba")
+        and r["threshold"] >= 1
+        and r["n"] in (10_000, 100_000)
+    ]
+    if not found:
+        return None
+    x, out = -np.random.default_rng(3).random(10_000) * 20, np.empty(10_000)
+    exp = timed({"exp": lambda: [np.exp(x, out) for _ in range(100)]}, time.perf_counter, 0.3)["exp"] * 1e3
+    worst = max(found)
+    return {
+        "numba_ns": worst,
+        "exp_ns": exp,
+        "over_share_of_exp": worst / (exp * REFERENCE_NUMBA / REFERENCE_EXP),
+    }
+
+
+def together(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """1000 filters of 1000 particles and 100 steps in one call against one filter of 100 000, and two threads
+    against two processes, ns a particle and step.
+    """
+    clock, rows = time.perf_counter, []
+    model, seeds = loops.pfkit_models()["local level"], iter(range(1 << 60))
+    y = loops.observations("local level", 100)
+    for dtype in args.dtypes:
+        for lse in ("fuse", "int"):
+
+            def one(n_threads: int = 1, lse: str = lse, dtype: str = dtype) -> Any:
+                pf = pfkit.ParticleFilter(
+                    model, 100_000, lse=lse, rng=next(seeds), ess_threshold=1, dtype=dtype, n_threads=n_threads
+                )
+                return pf.run(y, store=())
+
+            def many(n_threads: int = 1, lse: str = lse, dtype: str = dtype) -> Any:
+                bank = pfkit.FilterBank(
+                    model,
+                    1000,
+                    n_filters=1000,
+                    lse=lse,
+                    rng=next(seeds),
+                    ess_threshold=1,
+                    dtype=dtype,
+                    n_threads=n_threads,
+                )
+                return bank.run(y, store=())
+
+            times = timed({"single": one, "bank": many}, clock, args.seconds)
+            row = {"single": times["single"] / 1e7 * 1e9, "bank": times["bank"] / 1e8 * 1e9}
+            row["bank_over_single"] = row["bank"] / row["single"]
+            for name, call, size in (("bank", many, 1e8), ("single", one, 1e7)):
+                both, threads = two_processes(call, lambda call=call: call(2), clock)
+                row[f"{name}_two_processes"], row[f"{name}_two_threads"] = both / size * 1e9, threads / size * 1e9
+                row[f"{name}_threads_share"] = both / threads / 2
+            rows.append({"dtype": dtype, "lse": lse, **row})
+            text = "  ".join(f"{k} {v:.2f}" for k, v in row.items())
+            print(f"{dtype} {lse:5s} {text}", flush=True)
+    return rows
+
+
+def two_processes(alone: Callable[[], Any], threaded: Callable[[], Any], clock: Callable) -> tuple[float, float]:
+    """Median seconds of one call while a second process makes the same calls, and of the threaded call
+    alone, in turns.
+    """
+    pairs, repeats = [], 2
+    for _ in range(3):
+        ready, go = os.pipe(), os.pipe()
+        child = os.fork()
+        if child == 0:  # as busy as its parent, until it is told to stop
+            alone()
+            os.write(ready[1], b"1")
+            os.set_blocking(go[0], False)
+            while True:
+                alone()
+                try:
+                    if os.read(go[0], 1):
+                        os._exit(0)
+                except BlockingIOError:
+                    pass
+        os.read(ready[0], 1)
+        before = clock()
+        for _ in range(repeats):
+            alone()
+        both = (clock() - before) / repeats
+        os.write(go[1], b"1")
+        os.waitpid(child, 0)
+        for end in (*ready, *go):
+            os.close(end)
+        before = clock()
+        for _ in range(repeats):
+            threaded()
+        pairs.append((both, (clock() - before) / repeats))
+    return statistics.median(p[0] for p in pairs), statistics.median(p[1] for p in pairs)
+
+
 def lse_sweep(args: argparse.Namespace) -> list[dict[str, Any]]:
     """The LSE kernel changed inside the running filter, beside the kernel alone."""
     rows = []
@@ -290,6 +407,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--lse-sweep", action="store_true", help="only the sweep over LSE kernels in the filter"
     )
+    parser.add_argument("--peers", action="store_true", help="also the filters of other packages, float64")
+    parser.add_argument("--together", action="store_true", help="only the bank of filters and the threads")
     parser.add_argument("--out", type=Path, default=Path("out"))
     args = parser.parse_args(arguments)
     if args.quick:
@@ -307,6 +426,9 @@ def main(arguments: list[str] | None = None) -> None:
         ]
         print(table(head, cells))
         name = "bench_filter_lse"
+    elif args.together:
+        result["together"] = together(args)
+        name = "bench_filter_together"
     else:
         print(f"ns a particle and step, {args.clock} clock")
         result["primitives"] = primitives(CLOCKS[args.clock])
@@ -314,6 +436,8 @@ def main(arguments: list[str] | None = None) -> None:
             figures = f"pfkit {r['pfkit']:.2f} numpy {r['numpy']:.2f} ({r['ratio']:.1f}x)"
             print(f"{r['primitive']:40s} {r['dtype']} {figures}")
         result["filters"] = measure(args)
+        result["numba_health"] = numba_health(result["filters"])
+        print("numba loop:", result["numba_health"])
         name = "bench_filter"
         try:
             picture(result["filters"], args.out / f"{name}.png")

@@ -145,13 +145,14 @@ cdef extern from "models.h" nogil:
 cdef extern from "step.h" nogil:
     int PF_STEP_FAILED
     int PF_STEP_NO_WEIGHTS
+    int PF_STEP_NO_MEMORY
     ctypedef struct pf_filter:
         pf_transition_f64 transition_f64
         pf_transition_f32 transition_f32
         pf_likelihood_f64 likelihood_f64
         pf_likelihood_f32 likelihood_f32
         const double *params
-        int d, noise_dim, y_dim, u_dim, single, kind
+        int d, noise_dim, y_dim, u_dim, single, kind, scheme
         size_t n
         double log_n, resample_below
         uint64_t key, stream
@@ -163,6 +164,7 @@ cdef extern from "step.h" nogil:
         void *w_next
         int64_t *ancestors
         uint32_t *ints
+        uint64_t *wide
         int64_t time
         int resample_next, have_ints, resampled, from_equal, equal
         uint64_t total
@@ -179,7 +181,7 @@ cdef extern from "step.h" nogil:
         size_t done
         int status
     ctypedef struct pf_step_table:
-        size_t (*scratch)(int d, int noise_dim, int single, size_t n) noexcept nogil
+        size_t (*scratch)(int d, int noise_dim, int single, size_t n, int scheme) noexcept nogil
         void (*run)(pf_filter *f, size_t filters, size_t steps, int threads, char *scratch, size_t scratch_size) noexcept nogil
         void (*move)(pf_filter *f, const double *u, char *scratch) noexcept nogil
         void (*weigh)(pf_filter *f, const double *y, void *log_g, char *scratch) noexcept nogil

@@ -33,6 +33,9 @@ cdef char *_aligned(char *p) noexcept nogil:
     return <char *>((<uintptr_t>p + 63) & ~<uintptr_t>63)
 
 
+SCHEMES = ("systematic", "stratified", "multinomial", "residual")
+
+
 cdef class Stepper:
     """Filters of one compiled model: B of them, stepped together or one by one; buffers and scratch are made here.
 
@@ -46,7 +49,7 @@ cdef class Stepper:
     cdef char *scratch
 
     def __cinit__(self, functions, params, keys, size_t n, int d, int noise_dim, int y_dim, int u_dim, dtype, str kind,
-                  double resample_below, int threads):
+                  str scheme, double resample_below, int threads):
         cdef const double[:, ::1] p
         cdef const uint64_t[:, ::1] k
         cdef size_t b
@@ -71,7 +74,8 @@ cdef class Stepper:
         if (model.transition_f32 == NULL or model.likelihood_f32 == NULL) if self.single else (
                 model.transition_f64 == NULL or model.likelihood_f64 == NULL):
             raise ValueError(f"the compiled model has no {np.dtype(dtype)} functions")
-        self.scratch_size = (_level.step.scratch(d, noise_dim, self.single, n) + 4095) & ~<size_t>4095
+        self.scratch_size = (_level.step.scratch(d, noise_dim, self.single, n,
+                                                SCHEMES.index(scheme) if scheme in SCHEMES else 0) + 4095) & ~<size_t>4095
         self.room = np.zeros(self.scratch_size * threads + 64, np.uint8)
         cdef uint8_t[::1] room = self.room
         self.scratch = _aligned(<char *>&room[0])
@@ -86,6 +90,7 @@ cdef class Stepper:
             f.d, f.noise_dim, f.y_dim, f.u_dim = d, noise_dim, y_dim, u_dim
             f.single = self.single
             f.kind = ("fuse", "int").index(kind) if kind in ("fuse", "int") else 0
+            f.scheme = SCHEMES.index(scheme) if scheme in SCHEMES else 0
             f.n, f.resample_below = n, resample_below
             f.key, f.stream = k[b, 0], k[b, 1] >> 1
 
@@ -150,7 +155,9 @@ cdef class Stepper:
         cdef pf_filter *f
         cdef double[:, :, ::1] m, v
         cdef int64_t[:, ::1] a = ancestors
-        cdef uint32_t[:, ::1] q = ints
+        cdef uint32_t[:, ::1] q
+        cdef uint64_t[:, ::1] q64
+        cdef bint wide = self.n > PF_WEIGHTS32_MAX
         cdef char *px
         cdef char *pxn
         cdef char *plw
@@ -161,9 +168,13 @@ cdef class Stepper:
             self.check(array, (B, self.d, self.n), True)
         for array in (log_w, joint, w, w_next):
             self.check(array, (B, self.n), True)
-        if a.shape[0] != <Py_ssize_t>B or a.shape[1] != <Py_ssize_t>self.n or q.shape[0] != <Py_ssize_t>B \
-                or q.shape[1] != <Py_ssize_t>self.n or end > <size_t>increment.shape[1] or begin >= end:
+        if a.shape[0] != <Py_ssize_t>B or a.shape[1] != <Py_ssize_t>self.n or ints.shape != (B, self.n) \
+                or end > <size_t>increment.shape[1] or begin >= end:
             raise ValueError("ancestors, ints or results have the wrong shape")
+        if wide:
+            q64 = ints
+        else:
+            q = ints
         if mean is not None:
             m = mean
         if variance is not None:
@@ -176,7 +187,11 @@ cdef class Stepper:
             f.x, f.x_next = px + b * self.d * self.n * size, pxn + b * self.d * self.n * size
             f.log_w, f.joint = plw + b * self.n * size, pj + b * self.n * size
             f.w, f.w_next = pw + b * self.n * size, pwn + b * self.n * size
-            f.ancestors, f.ints = &a[b, 0], &q[b, 0]
+            f.ancestors = &a[b, 0]
+            if wide:
+                f.wide = &q64[b, 0]
+            else:
+                f.ints = &q[b, 0]
             f.time, f.resample_next, f.have_ints = time, resample_next[b], have_ints[b]
             f.from_equal, f.equal, f.total, f.ess = from_equal[b], 0, 0, ess[b]
             f.increment, f.ess_out = &increment[b, begin], &ess_out[b, begin]
@@ -190,6 +205,8 @@ cdef class Stepper:
         for b in range(B):
             if self.f[b].status == PF_STEP_NO_WEIGHTS:
                 raise ValueError(f"filter {b}: no ancestors can be drawn: the weights are negative, not finite, or all 0")
+            if self.f[b].status == PF_STEP_NO_MEMORY:
+                raise MemoryError(f"resampling of {self.n} particles")
         done, failed = np.empty(B, np.int64), np.empty(B, np.bool_)
         x_swapped, w_swapped = np.empty(B, np.bool_), np.empty(B, np.bool_)
         for b in range(B):

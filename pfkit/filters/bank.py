@@ -25,7 +25,7 @@ from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
 from .result import FilterResult, Recorder, StepArrays, StepResult
-from .stepping import CHUNK, MAX_THREADS, engine_for, inputs_finite, table
+from .stepping import CHUNK, MAX_NARROW, MAX_THREADS, engine_for, inputs_finite, table
 
 __all__ = ["BankResult", "FilterBank"]
 
@@ -296,7 +296,7 @@ class FilterBank:
             for name in ("mean", "variance")
         }
         from_equal = [pf._from_equal for pf in self.filters]
-        chunk = max(1, CHUNK * 32 // (self.n_particles * B))
+        chunk = max(1, CHUNK * 2 // (self.n_particles * B))
         begin = 0
         while begin < length:
             end = min(length, begin + chunk)
@@ -322,7 +322,7 @@ class FilterBank:
         shape = (len(self), *self.filters[0]._x.shape)
         if self._x is None:
             self._x, self._x_next = np.empty(shape, self.dtype), np.empty(shape, self.dtype)
-            self._ints = np.empty((shape[0], shape[2]), np.uint32)
+            self._ints = np.empty((shape[0], shape[2]), np.uint32 if shape[2] <= MAX_NARROW else np.uint64)
         for b, pf in enumerate(self.filters):
             x, w, ints = self._x[b], self._w[b], self._ints[b]
             if _address(pf._x) != _address(x):
@@ -353,6 +353,7 @@ class FilterBank:
                 c.input_dim,
                 self.dtype,
                 filters[0].lse,
+                filters[0].resampling if isinstance(filters[0].resampling, str) else "",
                 filters[0]._resample_below,
                 min(self.n_threads, MAX_THREADS),
             )

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..models.base import FunctionModel
 from .resampling import SCHEMES
-from .stepping import MAX_PARTICLES
+from .stepping import MAX_NARROW
 from .weighing import FUSED, LSE_ONLY
 
 FORMAT = 1
@@ -149,7 +149,7 @@ def _check(saved: dict[str, np.ndarray]) -> None:
     if not (log_weights > -np.inf).any():
         raise _broken("'log_weights' are all -inf")
     if "ints" in saved:
-        if not _array(saved, "ints", (n,), np.uint32 if n <= MAX_PARTICLES else np.uint64).any():
+        if not _array(saved, "ints", (n,), np.uint32 if n <= MAX_NARROW else np.uint64).any():
             raise _broken("'ints' are all 0")
     if started:
         particles = saved["particles"]

@@ -1,7 +1,7 @@
 """Filters with compiled models: single steps, and the whole loop over a series, in C without the GIL.
 
-The loop is used when the model is compiled for the filter's dtype, the scheme is "systematic", the kernel
-"fuse" or "int", the particles no more than 2**20, and observations and inputs are plain numbers. Otherwise,
+The loop is used when the model is compiled for the filter's dtype, the scheme is one of pfkit's, the kernel
+"fuse" or "int", and observations and inputs are plain numbers. Otherwise,
 and for ``predict`` and ``update``, the filter goes step by step and only the model's two functions are
 compiled. Both ways draw the same random numbers and call the same primitives: every result has the same bits.
 """
@@ -23,10 +23,11 @@ from .result import Recorder, StepArrays
 
 __all__ = ["Engine", "compiled_model", "engine_for", "table"]
 
-MAX_PARTICLES = 1 << 20
+#: Particles up to which integer weights have 32 bits.
+MAX_NARROW = 1 << 20
 MAX_THREADS = 256  # as in step.c, which starts at most one a block; each takes scratch memory
-#: Particle-steps between looks at pending signals, a few milliseconds.
-CHUNK = 1 << 20
+#: Particle-steps between looks at pending signals, a tenth of a second.
+CHUNK = 1 << 24
 #: Particle-steps from one step that is timed phase by phase, and so leaves the loop, to the next: leaving it
 #: costs about 0.1 ms, which is then under 1 %.
 APART = 2_000_000
@@ -137,9 +138,7 @@ class Engine:
 
     def __init__(self, pf: Any, compiled: CompiledModel):
         self.compiled = compiled
-        self.whole = (
-            pf.lse in ("fuse", "int") and pf.resampling == "systematic" and pf.n_particles <= MAX_PARTICLES
-        )
+        self.whole = pf.lse in ("fuse", "int") and pf.resampling in _cpu.SCHEMES
         self._stepper: Any = None
         self._ints: Any = None
         self._joint: Any = None
@@ -163,6 +162,7 @@ class Engine:
                 c.input_dim,
                 pf.dtype,
                 pf.lse,
+                pf.resampling if isinstance(pf.resampling, str) else "",
                 pf._resample_below,
                 min(pf.n_threads, MAX_THREADS),
             )
@@ -272,7 +272,7 @@ class Engine:
     def _advance(self, pf, y, u, out, moments, begin, end):
         """Steps begin .. end - 1: (steps done, whether the next was predicted but not weighed)."""
         if self._ints is None:
-            self._ints = np.empty(pf.n_particles, np.uint32)
+            self._ints = np.empty(pf.n_particles, np.uint32 if pf.n_particles <= MAX_NARROW else np.uint64)
             # in float32 a block of joint log-weights lies over ancestors that another thread still reads
             shared = pf.n_threads == 1 or pf.dtype == np.float64
             self._joint = pf._joint if shared else np.empty(pf.n_particles, pf.dtype)
@@ -313,10 +313,6 @@ class Engine:
         pf._ess = float(ess[0])
         pf._resampled, pf._n_unique = stepper.last(0)
         pf._collapsed = False
-        if failed[0] and has_ints and not pf._from_equal:
-            # the loop scales integer weights only when somebody reads them; a failure ends it before
-            ints = self._ints.reshape(-1)
-            np.copyto(pf._w, ints * (1.0 / float(_cpu.int_sum(ints))), "same_kind")
         return int(done[0]), bool(failed[0])
 
 

@@ -84,6 +84,37 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
     add_log_16(m, sum, rest, out);
 }
 
+static int fuse_towers(pf_fuse_state s) { return s.total < 1.03125 && fabs(s.maximum) < 0.03125; }
+
+/* Sums of exp(x - maximum) and of their squares. */
+typedef struct { double maximum, sum, squares; } fuse_sums;
+#define FUSE_NOTHING ((fuse_sums){-INFINITY, 0.0, 0.0})
+
+/* The sums of blocks join in the order of the blocks. */
+static void fuse_join(fuse_sums *all, fuse_sums block)
+{
+    if (block.maximum > all->maximum) {
+        double factor = pf_exp(all->maximum - block.maximum);
+        all->sum = all->sum * factor + block.sum;
+        all->squares = all->squares * factor * factor + block.squares;
+        all->maximum = block.maximum;
+    } else {
+        double factor = pf_exp(block.maximum - all->maximum);
+        all->sum = all->sum + block.sum * factor;
+        all->squares = all->squares + block.squares * factor * factor;
+    }
+}
+static double fuse_ess(const fuse_sums *all, size_t n)
+{
+    double ess = all->sum * all->sum / all->squares;
+    return ess < 1.0 ? 1.0 : ess > (double)n ? (double)n : ess;
+}
+/* What the weights of a block are to be multiplied by. */
+static double fuse_share(double block_maximum, const fuse_sums *all, double unscale)
+{
+    return pf_exp(block_maximum - all->maximum) / all->sum * unscale;
+}
+
 /* One body for both dtypes. F: f32 or f64; T: float or double. */
 #define FUSE_DEFINE(F, T, BITS, UNSCALE, FAINT)                                                                        \
     /* NaN elements make the result meaningless: the sum finds them */                                                 \
@@ -207,7 +238,7 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
      * hide them: then their sum, not 1 + it */                                                                        \
     PF_INLINE double fuse_refine_##F(const T *x, size_t n, pf_fuse_state s, double value)                              \
     {                                                                                                                  \
-        if (s.total < 1.03125 && fabs(s.maximum) < 0.03125)                                                            \
+        if (fuse_towers(s))                                                                                            \
             return s.maximum + pf_log1p(fuse_rest_##F(x, n, (T)s.maximum));                                            \
         return value;                                                                                                  \
     }                                                                                                                  \
@@ -267,9 +298,37 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
         return fuse_fold_##F(sum) * UNSCALE;                                                                           \
     }                                                                                                                  \
                                                                                                                        \
+    /* W exp(x - its maximum) times `scale`: of one block */                                                           \
+    static void fuse_scale_##F(T *W, size_t n, double scale)                                                           \
+    {                                                                                                                  \
+        size_t j = 0;                                                                                                  \
+        if (scale > FAINT) {                                                                                           \
+            const F##x16 sv = F##_set1((T)scale);                                                                      \
+            for (; j + 16 <= n; j += 16) F##_store(W + j, F##_mul(F##_load(W + j), sv));                               \
+            for (; j < n; j++) W[j] = W[j] * (T)scale;                                                                 \
+        } else {      /* in the dtype it would be subnormal, and lose what W times it keeps */                         \
+            for (; j < n; j++) W[j] = (T)((double)W[j] * scale);                                                       \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* One block: weights relative to its maximum, not yet scaled, and their sums. 0 if it holds NaN or +inf; a block  \
+     * of -inf has a maximum of -inf and counts nothing. */                                                            \
+    static int fuse_part_##F(const T *x, size_t n, T *W, fuse_sums *out)                                               \
+    {                                                                                                                  \
+        T m = fuse_max_##F(x, n);                                                                                      \
+        *out = FUSE_NOTHING;                                                                                           \
+        if (!isfinite(m)) {                                                                                            \
+            for (size_t j = 0; j < n; j++) W[j] = (T)0;                                                                \
+            return m < 0 && !fuse_has_nan_##F(x, n);                                                                   \
+        }                                                                                                              \
+        out->maximum = (double)m;                                                                                      \
+        out->sum = fuse_weights_##F(x, n, m, W, &out->squares, 0, NULL);                                               \
+        return out->sum == out->sum;                                                                                   \
+    }                                                                                                                  \
+                                                                                                                       \
     static void fuse_normalize_##F(const T *x, size_t n, T *W, T *block_max, pf_fuse_norm *out)                        \
     {                                                                                                                  \
-        double maximum = -INFINITY, S = 0.0, Q = 0.0;                                                                  \
+        fuse_sums all = FUSE_NOTHING;                                                                                  \
         int above = 0, known = 0;                                                                                      \
         T m = (T)0;                                                                                                    \
         for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
@@ -291,17 +350,9 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
                 s = fuse_weights_##F(x + start, count, m, W + start, &q, 0, NULL);                                     \
             }                                                                                                          \
             if (s != s) goto nan;                                                                                      \
-            if (block > maximum) {                                                                                     \
-                double factor = pf_exp(maximum - block);                                                               \
-                S = S * factor + s;                                                                                    \
-                Q = Q * factor * factor + q;                                                                           \
-                maximum = block;                                                                                       \
-            } else {                                                                                                   \
-                double factor = pf_exp(block - maximum);                                                               \
-                S = S + s * factor;                                                                                    \
-                Q = Q + q * factor * factor;                                                                           \
-            }                                                                                                          \
+            fuse_join(&all, (fuse_sums){block, s, q});                                                                 \
         }                                                                                                              \
+        const double maximum = all.maximum, S = all.sum;                                                               \
         if (above || !isfinite(maximum)) {                                                                             \
             for (size_t j = 0; j < n; j++) W[j] = above ? (T)NAN : (T)0;                                               \
             out->log_norm = above ? INFINITY : -INFINITY;                                                              \
@@ -309,19 +360,10 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
             return;                                                                                                    \
         }                                                                                                              \
         out->log_norm = fuse_value_##F(x, n, (pf_fuse_state){maximum, S});                                             \
-        double ess = S * S / Q;                                                                                        \
-        out->ess = ess < 1.0 ? 1.0 : ess > (double)n ? (double)n : ess;                                                \
-        for (size_t start = 0; start < n; start += PF_FUSE_BLOCK) {                                                    \
-            size_t end = n - start < PF_FUSE_BLOCK ? n : start + PF_FUSE_BLOCK, j = start;                             \
-            double scale = pf_exp((double)block_max[start / PF_FUSE_BLOCK] - maximum) / S * UNSCALE;                   \
-            if (scale > FAINT) {                                                                                       \
-                const F##x16 sv = F##_set1((T)scale);                                                                  \
-                for (; j + 16 <= end; j += 16) F##_store(W + j, F##_mul(F##_load(W + j), sv));                         \
-                for (; j < end; j++) W[j] = W[j] * (T)scale;                                                           \
-            } else {      /* in the dtype it would be subnormal, and lose what W times it keeps */                     \
-                for (; j < end; j++) W[j] = (T)((double)W[j] * scale);                                                 \
-            }                                                                                                          \
-        }                                                                                                              \
+        out->ess = fuse_ess(&all, n);                                                                                  \
+        for (size_t start = 0; start < n; start += PF_FUSE_BLOCK)                                                      \
+            fuse_scale_##F(W + start, n - start < PF_FUSE_BLOCK ? n - start : PF_FUSE_BLOCK,                           \
+                           fuse_share((double)block_max[start / PF_FUSE_BLOCK], &all, UNSCALE));                       \
         return;                                                                                                        \
     nan:                                                                                                               \
         for (size_t j = 0; j < n; j++) W[j] = (T)NAN;                                                                  \
@@ -343,8 +385,12 @@ static void running_vector(fuse_running *r, f64x16 v, double *out)
         }                                                                                                              \
     }
 
-FUSE_DEFINE(f32, float, 32, 0x1p-32, 0x1p-100)
-FUSE_DEFINE(f64, double, 64, 0x1p-64, 0x1p-1000)
+#define FUSE_UNSCALE_f32 0x1p-32
+#define FUSE_UNSCALE_f64 0x1p-64
+#define FUSE_FAINT_f32 0x1p-100
+#define FUSE_FAINT_f64 0x1p-1000
+FUSE_DEFINE(f32, float, 32, FUSE_UNSCALE_f32, FUSE_FAINT_f32)
+FUSE_DEFINE(f64, double, 64, FUSE_UNSCALE_f64, FUSE_FAINT_f64)
 
 #define PF_FUSELSE_TABLE                                                                                               \
     { fuse_state_f32, fuse_state_f64, fuse_rows_f32, fuse_rows_f64, fuse_normalize_f32, fuse_normalize_f64,            \

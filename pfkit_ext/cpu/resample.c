@@ -1,4 +1,6 @@
-/* Included by level.c once a SIMD level, after intlse.c. Integers throughout; the only floats are those of quantize.
+/* Included by level.c once a SIMD level, after intlse.c. All results are exact integers; floats only
+ * propose them: in quantize, where that is the definition, and in positions32, where an error bound says when they
+ * cannot be trusted.
  *
  * Positions. E = floor((N C + r) / S) is wanted for every particle, and a 128-bit division each would cost more than all
  * the rest. With M = floor(2^64 N / S) and R = floor(2^64 r / S) the high word of C M + R is E or E - 1, because C M + R
@@ -88,6 +90,25 @@ PF_INLINE uint64_t round_to_u64(double v)
 QUANTIZE_DEFINE(f32, float)
 QUANTIZE_DEFINE(f64, double)
 
+/* What quantize32 gives for the weights w times `scale`, rounded to T, of which m > 0 is the largest. Returns the sum. */
+#define QUANTIZE_SCALED(F, T)                                                                                          \
+    static uint64_t quantize_scaled_##F(const T *w, size_t n, double scale, double m, uint32_t *q)                     \
+    {                                                                                                                  \
+        const T factor = (T)scale;                                                                                     \
+        uint64_t sum = 0;                                                                                              \
+        if (scale > FUSE_FAINT_##F)                                                                                    \
+            for (size_t j = 0; j < n; j++)                                                                             \
+                q[j] = (uint32_t)round_to_u64((double)(w[j] * factor) / m * 2147483647.0);                             \
+        else                                                                                                           \
+            for (size_t j = 0; j < n; j++)                                                                             \
+                q[j] = (uint32_t)round_to_u64((double)(T)((double)w[j] * scale) / m * 2147483647.0);                   \
+        for (size_t j = 0; j < n; j++) sum += q[j];                                                                    \
+        return sum;                                                                                                    \
+    }
+
+QUANTIZE_SCALED(f32, float)
+QUANTIZE_SCALED(f64, double)
+
 /* ---- writing ancestors ---------------------------------------------------------------------------------------------- */
 
 /* `fast` is how far a place may start for eight stores to fit: N - 8, or -1 if N < 8. */
@@ -143,34 +164,6 @@ static uint64_t slow_position(uint64_t N, pf_u128 S, pf_u128 C, pf_u128 r, pf_u1
     return u128_lo(u128_div(u128_add(u128_mul_u64(C, N), r), S, rem));
 }
 
-static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
-{
-    uint64_t C = 0, place = 0;
-    size_t distinct = 0;
-    const int64_t fast = (int64_t)N - 8;
-    if (N >= S) {
-        pf_u128 rem;
-        for (size_t j = 0; j < n; j++) {
-            C += w[j];
-            uint64_t end = slow_position(N, u128_from64(S), u128_from64(C), u128_from64(r), &rem);
-            distinct += end > place;
-            emit(out, place, end, fast, (int64_t)j);
-            place = end;
-        }
-        return distinct;
-    }
-    const pf_ratio p = ratio_make(N, S);
-    const uint64_t R = shifted_quotient(r, S);
-    for (size_t j = 0; j < n; j++) {
-        C += w[j];
-        uint64_t end = ratio_position(p, C, r, R);
-        distinct += end > place;
-        emit(out, place, end, fast, (int64_t)j);
-        place = end;
-    }
-    return distinct;
-}
-
 static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int stride, int64_t *out)
 {
     uint64_t C = 0, place = 0;
@@ -193,6 +186,133 @@ static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
         uint64_t at = k < N ? k : N - 1;
         uint64_t r = stride == 1 ? u128_hi(u128_mul64(u[at], S)) : u[2 * at + 1];
         uint64_t end = k + (rem + r >= S);
+        distinct += end > place;
+        emit(out, place, end, fast, (int64_t)j);
+        place = end;
+    }
+    return distinct;
+}
+
+/* Positions for N up to 2^21 places, S < 2^52, many at once. v = C (N / S) + r / S in float64 is off by less than 2^-30:
+ * its floor is right unless v is that close to an integer, which sends its batch to the exact arithmetic above. Sums
+ * below 2^53 are exact in float64. */
+#define POSITIONS_MAX ((uint64_t)1 << 21)
+#define POSITIONS_BATCH 256
+
+typedef struct {
+    pf_ratio ratio;
+    uint64_t r, R;
+    double slope, offset;
+} pf_positions;
+
+#define POSITIONS_DOUBT 0x1p-30
+
+static pf_positions positions_make(uint64_t N, uint64_t S, uint64_t r)
+{
+    pf_positions p = {ratio_make(N, S), r, shifted_quotient(r, S), (double)N / (double)S, (double)r / (double)S};
+    return p;
+}
+
+/* Loops over a batch are plain, for compilers to vectorise: floor(v) as the nearest integer to v - 1/2, once a little
+ * less and once a little more. Returns whether one differs. */
+static int positions_propose(const pf_positions *p, const uint64_t *sums, size_t n, uint32_t *E)
+{
+    const double slope = p->slope, less = p->offset - 0.5 - POSITIONS_DOUBT, more = p->offset - 0.5 + POSITIONS_DOUBT;
+    uint64_t differ = 0;
+    for (size_t k = 0; k < n; k++) {
+        uint64_t bits = sums[k] | 0x4330000000000000u, low_bits, high_bits;      /* read as a double: 2^52 + C */
+        double C;
+        memcpy(&C, &bits, sizeof C);
+        double v = (C - 0x1p52) * slope, low = (v + less) + 0x1.8p52, high = (v + more) + 0x1.8p52;
+        memcpy(&low_bits, &low, sizeof low);
+        memcpy(&high_bits, &high, sizeof high);
+        differ |= low_bits ^ high_bits;
+        E[k] = (uint32_t)high_bits;
+    }
+    return differ != 0;
+}
+
+/* E_j of n consecutive particles, in place of their weights; C: the sum of all weights before them. Returns the sum
+ * after them. */
+static uint64_t positions32(const pf_positions *p, uint32_t *w, size_t n, uint64_t C)
+{
+    for (size_t start = 0; start < n; start += POSITIONS_BATCH) {
+        uint64_t sums[POSITIONS_BATCH];
+        size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH, k = 0;
+        uint32_t *E = w + start;
+        for (; k + 4 <= count; k += 4) {
+            uint64_t a = E[k], b = a + E[k + 1], c = b + E[k + 2], d = c + E[k + 3];
+            sums[k] = C + a;
+            sums[k + 1] = C + b;
+            sums[k + 2] = C + c;
+            sums[k + 3] = C += d;
+        }
+        for (; k < count; k++) sums[k] = C += E[k];
+        if (PF_RARE(positions_propose(p, sums, count, E)))
+            for (k = 0; k < count; k++) E[k] = (uint32_t)ratio_position(p->ratio, sums[k], p->r, p->R);
+    }
+    return C;
+}
+
+/* The first j with E_j > place. */
+static size_t positions_find(const uint32_t *E, size_t n, uint32_t place)
+{
+    size_t low = 0;
+    while (n) {
+        size_t half = n / 2;
+        if (E[low + half] > place) {
+            n = half;
+        } else {
+            low += half + 1;
+            n -= half + 1;
+        }
+    }
+    return low;
+}
+
+/* Ancestors of the places first .. first + count - 1; `index` has room for 8 more. *from: the first particle with
+ * E_j > first, and of the next place after the call. Returns how many ancestors begin here: their sum over all places
+ * is the number of distinct ones. */
+static size_t positions_expand(const uint32_t *E, size_t *from, uint32_t first, uint32_t count, uint32_t *index)
+{
+    size_t j = *from, begins = (j ? E[j - 1] : 0) == first;
+    for (uint32_t place = 0, end;; place = end, j++) {
+        end = E[j] - first;
+        for (int k = 0; k < 8; k++) index[place + (uint32_t)k] = (uint32_t)j;
+        if (PF_RARE(end - place > 8))
+            for (uint32_t at = place + 8, stop = end < count ? end : count; at < stop; at += 8)
+                for (int k = 0; k < 8; k++) index[at + (uint32_t)k] = (uint32_t)j;
+        if (end >= count) {
+            *from = j + (end == count);
+            break;
+        }
+    }
+    uint32_t more = 0;
+    for (uint32_t k = 1; k < count; k++) more += index[k] != index[k - 1];
+    return begins + more;
+}
+
+static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
+{
+    uint64_t C = 0, place = 0;
+    size_t distinct = 0;
+    const int64_t fast = (int64_t)N - 8;
+    if (N >= S) {
+        pf_u128 rem;
+        for (size_t j = 0; j < n; j++) {
+            C += w[j];
+            uint64_t end = slow_position(N, u128_from64(S), u128_from64(C), u128_from64(r), &rem);
+            distinct += end > place;
+            emit(out, place, end, fast, (int64_t)j);
+            place = end;
+        }
+        return distinct;
+    }
+    const pf_ratio p = ratio_make(N, S);
+    const uint64_t R = shifted_quotient(r, S);
+    for (size_t j = 0; j < n; j++) {
+        C += w[j];
+        uint64_t end = ratio_position(p, C, r, R);
         distinct += end > place;
         emit(out, place, end, fast, (int64_t)j);
         place = end;
@@ -439,11 +559,17 @@ static int64_t resample_distinct(const int64_t *a, size_t N, uint64_t n)
     return outside ? -1 : back ? -2 : (int64_t)moves + 1;
 }
 
-static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
+/* Compilers make gather instructions of this loop, which on many processors take twice the time of plain loads. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define PF_SCALAR __attribute__((optimize("no-tree-vectorize")))
+#else
+#define PF_SCALAR
+#endif
+PF_SCALAR static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
 {
     for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
 }
-static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
+PF_SCALAR static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
 {
     for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
 }

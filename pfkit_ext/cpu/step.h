@@ -1,8 +1,11 @@
 /* Whole steps of bootstrap filters with compiled models, many steps in one call.
  *
- * One step, for blocks of PF_MODEL_BLOCK particles while they are in the first cache: gather the ancestors (systematic
- * resampling, if the last weights called for it), draw noise, move, weigh; then normalise over all particles. The
- * primitives are those of the other files, so a filter stepped from Python, observation by observation, has the same bits.
+ * One step, for blocks of particles while they are in the first cache: gather the ancestors (if the last weights called
+ * for resampling), draw noise, move, weigh, and exponentiate relative to the block's maximum. What joins the blocks is a
+ * few numbers each. Weights stay relative to their block until somebody reads them; systematic resampling turns them
+ * into integers, and these, in place, into where each particle's copies end, from which a block finds its ancestors.
+ * The results have the bits of the primitives of the other files, one after the other, over all particles: a filter
+ * stepped from Python, observation by observation, ends in the same state.
  */
 #ifndef PF_STEP_H
 #define PF_STEP_H
@@ -13,7 +16,8 @@
 #include "models.h"
 
 enum { PF_STEP_FUSE = 0, PF_STEP_INT = 1 };
-enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1, PF_STEP_NO_WEIGHTS = 2 };
+enum { PF_SCHEME_SYSTEMATIC = 0, PF_SCHEME_STRATIFIED = 1, PF_SCHEME_MULTINOMIAL = 2, PF_SCHEME_RESIDUAL = 3 };
+enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1, PF_STEP_NO_WEIGHTS = 2, PF_STEP_NO_MEMORY = 3 };
 
 typedef struct {
     /* the model */
@@ -25,8 +29,8 @@ typedef struct {
     int d, noise_dim, y_dim, u_dim;
     /* the filter */
     int single;                      /* float32 */
-    int kind;
-    size_t n;                        /* at most PF_WEIGHTS32_MAX */
+    int kind, scheme;
+    size_t n;
     double log_n;
     double resample_below;           /* ESS under which the next step resamples; infinity: always */
     uint64_t key, stream;            /* of its random numbers; the step and purpose are xored into `stream` */
@@ -34,8 +38,8 @@ typedef struct {
     void *x, *x_next;                /* (d, n) */
     void *log_w, *joint, *w, *w_next;
     int64_t *ancestors;
-    uint32_t *ints;
-    void *block_max;                 /* one of the dtype for every 64 particles: scratch */
+    uint32_t *ints;                  /* n of them up to PF_WEIGHTS32_MAX particles, else NULL */
+    uint64_t *wide;                  /* the integer weights beyond, else NULL */
     int64_t time;
     int resample_next, have_ints, resampled;
     int from_equal;                  /* no observation since the weights were equal */
@@ -52,12 +56,12 @@ typedef struct {
     const double *y, *u;
     size_t done;                     /* steps finished */
     int status;                      /* FAILED: step `done` is predicted but not weighed; NO_WEIGHTS: not begun, the weights
-                                        it resamples by are negative, not finite or all 0 */
+                                        it resamples by are negative, not finite or all 0; NO_MEMORY: not begun */
 } pf_filter;
 
 typedef struct {
     /* scratch bytes a thread needs */
-    size_t (*scratch)(int d, int noise_dim, int single, size_t n);
+    size_t (*scratch)(int d, int noise_dim, int single, size_t n, int scheme);
     /* up to `steps` steps of `filters` filters on `threads` threads; scratch: threads pieces, each 64-byte aligned */
     void (*run)(pf_filter *f, size_t filters, size_t steps, int threads, char *scratch, size_t scratch_size);
     /* one transition (from the noise of step `time`) or likelihood over all n particles, as a step would make it */

@@ -15,6 +15,15 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
     return total;
 }
 
+static void weights_whole(const pf_weights_part *all, double m, pf_norm *out)
+{
+    out->sum = u128_from64(all->sum);
+    out->maximum = m;
+    out->log_norm = pf_log_total(all->total, m);
+    out->ess = pf_ess32(all->sum, all->squares);
+    out->scale = 1.0 / (double)all->sum;
+}
+
 #define WEIGHTS_STEP(store)                                                                                            \
     {                                                                                                                  \
         u32x16 s = u32_shifts(i), q = u32_weights32(s, D);                                                             \
@@ -25,7 +34,7 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
     }
 
 #define WEIGHTS_DEFINE(F, T)                                                                                           \
-    static void weights_int32_##F(const T *PF_RESTRICT x, size_t n, T m, uint32_t *PF_RESTRICT w, pf_norm *out)                       \
+    static void weights_part_##F(const T *PF_RESTRICT x, size_t n, T m, uint32_t *PF_RESTRICT w, pf_weights_part *out)  \
     {                                                                                                                  \
         pf_u128 total = u128_from64(0);                                                                                \
         pf_acc64 sum = acc64_zero(), low = sum, high = sum;                                                            \
@@ -37,12 +46,16 @@ static pf_u128 exact_squares(pf_acc64 low, pf_acc64 high)
                          WEIGHTS_STEP(u32_store_tail(w + j, q, rest)))                                                 \
             total = int_flush(total, logs);                                                                            \
         }                                                                                                              \
-        uint64_t S = u128_lo(int_flush(u128_from64(0), sum));                                                          \
-        out->sum = u128_from64(S);                                                                                     \
-        out->maximum = (double)m;                                                                                      \
-        out->log_norm = pf_log_total(total, (double)m);                                                                \
-        out->ess = pf_ess32(S, exact_squares(low, high));                                                              \
-        out->scale = 1.0 / (double)S;                                                                                  \
+        out->total = total;                                                                                            \
+        out->sum = u128_lo(int_flush(u128_from64(0), sum));                                                            \
+        out->squares = exact_squares(low, high);                                                                       \
+    }                                                                                                                  \
+                                                                                                                       \
+    static void weights_int32_##F(const T *x, size_t n, T m, uint32_t *w, pf_norm *out)                                \
+    {                                                                                                                  \
+        pf_weights_part part;                                                                                          \
+        weights_part_##F(x, n, m, w, &part);                                                                           \
+        weights_whole(&part, (double)m, out);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
     static void weights_int64_##F(const T *x, size_t n, T m, uint64_t *w, pf_norm *out)                                \

@@ -14,6 +14,13 @@ typedef struct {
     double scale;         /* 1 / float64(S) */
 } pf_norm;
 
+/* The 32-bit weights of some of the particles, at a common maximum: integers, so parts add up in any order. */
+typedef struct {
+    pf_u128 total;        /* of the 64-bit weights, for log_norm */
+    pf_u128 squares;      /* of the 32-bit weights */
+    uint64_t sum;
+} pf_weights_part;
+
 typedef struct {
     /* integer weights of log_w into w (n <= 2^20: uint32, else uint64); m = their finite maximum */
     void (*int32_f32)(const float *x, size_t n, float m, uint32_t *w, pf_norm *out);

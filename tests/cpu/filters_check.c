@@ -78,7 +78,7 @@ static void filter(const pf_level *level, int volatility, int single, int kind)
     f.resampled_out = resampled;
     f.unique_out = unique;
     f.y = y;
-    size_t room = (level->step.scratch(1, 1, single, N) + 4095) / 4096 * 4096;
+    size_t room = (level->step.scratch(1, 1, single, N, 0) + 4095) / 4096 * 4096;
     char *scratch = (char *)aligned_alloc(64, 3 * room);
     level->step.run(&f, 1, STEPS, 3, scratch, room);
     eat(increment, sizeof increment);

@@ -118,6 +118,53 @@ def test_loop_has_the_bits_of_the_steps(case, lse, dtype):
             assert_same(a, b, STATE)
 
 
+@pytest.mark.parametrize("scheme", ["systematic", "stratified", "multinomial", "residual"])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_the_loop_over_several_blocks_has_the_bits_of_the_steps(lse, scheme):
+    """Blocks are of 512 particles when they move and of 4096 when they are weighed."""
+    for dtype, n, threshold in (("float64", 9001, 1.0), ("float32", 8192, 0.9), ("float64", 4097, 0.0)):
+        for case in ("local level", "linear, partly missing"):
+            options = {"lse": lse, "dtype": dtype, "resampling": scheme, "ess_threshold": threshold}
+            a, b, y, u, store = filters(case, n, None, n_threads=2, **options)
+            first, second = (pf.run(y, u, store=store) for pf in (a, b))
+            assert_same(first, second, FIELDS)
+            assert_same(a, b, STATE)
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_one_particle_may_tower_over_the_rest(lse):
+    """A nearly certain particle whose log-weight is about 0: its sum is taken another way; and it has most of
+    the offspring, across blocks.
+    """
+    model = LocalLevel(1e-9, 1 / math.sqrt(2 * math.pi))
+    for threshold in (1.0, 0.5):
+        a, b = (ParticleFilter(model, 5000, lse=lse, rng=3, ess_threshold=threshold) for _ in range(2))
+        b._engine.whole = False
+        for pf in (a, b):
+            pf.predict()
+            pf._x[:] = 60.0
+            pf._x[0, 1000] = 0.0
+            pf._log_w[:] = -800.0
+            pf._log_w[1000] = 0.0
+            pf._w[:] = 0.0
+            pf._w[1000] = 1.0
+        y = np.array([0.0, 0.01, 0.02, -0.5])
+        first, second = a.run(y), b.run(y)
+        assert_same(first, second, FIELDS)
+        assert_same(a, b, STATE)
+        assert first.n_unique.min() == 1
+
+
+@pytest.mark.parametrize("scheme", ["systematic", "residual"])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_the_loop_beyond_32_bit_weights_has_the_bits_of_the_steps(lse, scheme):
+    options = {"lse": lse, "resampling": scheme, "ess_threshold": 1.0, "dtype": "float32"}
+    a, b, y, u, store = filters("local level", 2**20 + 5, None, **options)
+    first, second = (pf.run(y[:4], u, store=store) for pf in (a, b))
+    assert_same(first, second, FIELDS)
+    assert_same(a, b, STATE)
+
+
 @pytest.mark.parametrize("case", ["local level", "linear, partly missing", "robot"])
 @pytest.mark.parametrize("lse", ["fuse", "int"])
 def test_any_number_of_threads_gives_the_same_bits(case, lse):
@@ -125,7 +172,7 @@ def test_any_number_of_threads_gives_the_same_bits(case, lse):
     for dtype in ("float64", "float32"):
         runs = []
         for threads in (1, 2, 3, 8):
-            pf = ParticleFilter(model, 5000, lse=lse, rng=5, dtype=dtype, n_threads=threads)
+            pf = ParticleFilter(model, 33_000, lse=lse, rng=5, dtype=dtype, n_threads=threads)
             runs.append((pf.run(y, u, store=()), pf))
         for result, pf in runs[1:]:
             assert_same(runs[0][0], result, FIELDS[:4])

@@ -104,7 +104,9 @@ def contenders(
 def check(model: str, dtype: str, peers: bool = False) -> None:
     """Stop unless all contenders that report a likelihood estimate the same."""
     calls = contenders(model, 1000, 0.5, dtype, 50, peers)
-    runs = {name: np.array([call() for _ in range(60)]) for name, call in calls.items() if not math.isnan(call())}
+    runs = {
+        name: np.array([call() for _ in range(60)]) for name, call in calls.items() if not math.isnan(call())
+    }
     mean = {name: float(np.log(np.mean(np.exp(v - v.max()))) + v.max()) for name, v in runs.items()}
     for name, values in runs.items():
         z = np.exp(values - values.max())
@@ -272,7 +274,13 @@ def together(args: argparse.Namespace) -> list[dict[str, Any]]:
 
             def one(n_threads: int = 1, lse: str = lse, dtype: str = dtype) -> Any:
                 pf = pfkit.ParticleFilter(
-                    model, 100_000, lse=lse, rng=next(seeds), ess_threshold=1, dtype=dtype, n_threads=n_threads
+                    model,
+                    100_000,
+                    lse=lse,
+                    rng=next(seeds),
+                    ess_threshold=1,
+                    dtype=dtype,
+                    n_threads=n_threads,
                 )
                 return pf.run(y, store=())
 
@@ -294,7 +302,10 @@ def together(args: argparse.Namespace) -> list[dict[str, Any]]:
             row["bank_over_single"] = row["bank"] / row["single"]
             for name, call, size in (("bank", many, 1e8), ("single", one, 1e7)):
                 both, threads = two_processes(call, lambda call=call: call(2), clock)
-                row[f"{name}_two_processes"], row[f"{name}_two_threads"] = both / size * 1e9, threads / size * 1e9
+                row[f"{name}_two_processes"], row[f"{name}_two_threads"] = (
+                    both / size * 1e9,
+                    threads / size * 1e9,
+                )
                 row[f"{name}_threads_share"] = both / threads / 2
             rows.append({"dtype": dtype, "lse": lse, **row})
             text = "  ".join(f"{k} {v:.2f}" for k, v in row.items())
@@ -302,7 +313,9 @@ def together(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
-def two_processes(alone: Callable[[], Any], threaded: Callable[[], Any], clock: Callable) -> tuple[float, float]:
+def two_processes(
+    alone: Callable[[], Any], threaded: Callable[[], Any], clock: Callable
+) -> tuple[float, float]:
     """Median seconds of one call while a second process makes the same calls, and of the threaded call
     alone, in turns.
     """

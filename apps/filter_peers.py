@@ -144,7 +144,9 @@ def _stonesoup(model: str, n: int, threshold: float, y: np.ndarray) -> Callable[
     def call() -> float:
         x = initial(n, rng, np.float64).reshape(n, -1)[:, columns].T
         state: Any = ParticleState(
-            StateVectors(x), log_weight=np.full(n, -math.log(n)), timestamp=begin - datetime.timedelta(seconds=1)
+            StateVectors(x),
+            log_weight=np.full(n, -math.log(n)),
+            timestamp=begin - datetime.timedelta(seconds=1),
         )
         for t, observation in enumerate(y):
             now = begin + datetime.timedelta(seconds=t)

@@ -20,6 +20,7 @@ import numpy as np
 
 import pfkit_ext._cpu as _cpu
 
+from ..models.base import FunctionModel
 from .arguments import count
 from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
@@ -84,7 +85,8 @@ class FilterBank:
     Raises
     ------
     TypeError, ValueError
-        As ``ParticleFilter``; no models, or not ``n_filters`` of them.
+        As ``ParticleFilter``; no models, or not ``n_filters`` of them; models of different ``state_dim`` or
+        ``input_dim``.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class FilterBank:
             models = list(models)
         else:
             models = [models] * count("n_filters", 1 if n_filters is None else n_filters)
+        _check_dimensions(models)
         key = seed_key(keywords.pop("rng", None))
         keys = PhiloxGenerator(key, 0, _KEYS).bits(2 * len(models)).reshape(-1, 2)
         keys[0] = key
@@ -427,6 +430,30 @@ class FilterBank:
                 column[b, k + 1 : end] = getattr(rest, name)
             for name in store:
                 moments[name][b, k + 1 : end] = getattr(rest, name).reshape(end - k - 1, -1)
+
+
+def _check_dimensions(models: list[Any]) -> None:
+    """The particles of a bank are one array: ValueError unless all models have the same dimensions.
+
+    Those of ``from_functions`` learn theirs from their first particles.
+    """
+    for name in ("state_dim", "input_dim"):
+        known = {
+            b: getattr(model, name, None)
+            for b, model in enumerate(models)
+            if not (name == "state_dim" and isinstance(model, FunctionModel))
+        }
+        lead = next(iter(known), 0)
+        for b, dim in known.items():
+            if (
+                (dim or 0) != (known[lead] or 0)
+                or (dim is None) != (known[lead] is None)
+                and name == "state_dim"
+            ):
+                raise ValueError(
+                    f"the models of a bank must have the same {name}: model {lead} has {known[lead]}, "
+                    f"model {b} has {dim}"
+                )
 
 
 def _address(array: np.ndarray) -> int:

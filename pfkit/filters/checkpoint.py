@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import os
+import secrets
+import shutil
 import sys
-import tempfile
 import zipfile
 from typing import Any
 
@@ -71,14 +72,18 @@ def save(pf: Any, path: Any) -> None:
     if hasattr(path, "write"):
         np.savez(path, **arrays)
         return
-    path = os.fspath(path)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".pfkit-")
+    path = os.path.realpath(os.fspath(path))  # a link stays one: the file it names is written
+    temporary = os.path.join(os.path.dirname(path), f".pfkit-{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        # as open() would: the mode is what the umask leaves, or that of the file there
+        with open(temporary, "xb") as file:
+            if os.path.exists(path):
+                shutil.copymode(path, temporary)
             np.savez(file, **arrays)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        if os.path.exists(temporary):
+            os.unlink(temporary)
         raise
 
 

@@ -37,7 +37,7 @@ from . import checkpoint
 from .arguments import all_finite, count, float_dtype, is_missing, real_array, unmasked
 from .errors import FilterCollapse, InvalidWeight, warn_collapse
 from .moments import mean_and_variance, weighted_quantile
-from .precision import replicates
+from .precision import standard_error
 from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
 from .resampling import check_ancestors, check_scheme
 from .result import FilterResult, Recorder, StepArrays, StepResult
@@ -487,7 +487,7 @@ class ParticleFilter:
         timers = self.timers or timing.active()
         steps: Any = []
         from_equal = self._from_equal
-        repeat = replicates(self, observations, inputs)
+        repeat = standard_error(self, observations, inputs)
         u_of = None if inputs is None else iter(inputs)
         try:
             if self._engine is not None:

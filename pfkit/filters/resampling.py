@@ -143,7 +143,7 @@ def resample(
     Parameters
     ----------
     weights : array_like, shape (N,)
-        Finite, >= 0, not all zero; need not sum to 1. Any scale, subnormal to huge.
+        Finite, >= 0, not all zero, none masked; need not sum to 1. Any scale, subnormal to huge.
     n : int, optional
         Number of ancestors; N by default.
     scheme : str or callable(weights, n, rng)
@@ -164,7 +164,8 @@ def resample(
     Raises
     ------
     ValueError
-        Negative, NaN, infinite or all-zero weights; no weights; an unknown scheme; n < 0; u outside [0, 1).
+        Negative, NaN, infinite, masked or all-zero weights; no weights; an unknown scheme; n < 0; u outside
+        [0, 1).
     TypeError
         Weights that are not real numbers; n not an int; a scheme neither named nor callable; u with a
         callable.
@@ -175,6 +176,12 @@ def resample(
     (2^-53) of the largest. All arithmetic after that is exact.
     """
     function = check_scheme(scheme)
+    hidden = np.ma.getmask(weights)  # of a masked array, also within a list of them
+    if np.any(hidden):
+        raise ValueError(
+            f"weights must not be masked, and {np.count_nonzero(hidden)} are; where a masked particle has no "
+            "weight, pass weights.filled(0)"
+        )
     w = np.asarray(weights)
     if w.dtype.kind not in "fiub":
         raise TypeError(f"weights must be real numbers, not an array of dtype {w.dtype}")

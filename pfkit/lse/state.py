@@ -94,7 +94,7 @@ class LSEState:
         Raises
         ------
         ValueError
-            For another kernel, a NaN reference, or a reference given to "fuse".
+            For another kernel, a reference that is NaN or +inf, or one given to "fuse".
         TypeError
             For another dtype.
         """
@@ -118,6 +118,10 @@ class LSEState:
             start = -np.inf if reference is None else np.asarray(reference)
             if np.isnan(start).any():
                 raise ValueError(f"reference must not be NaN, got {reference!r}")
+            with np.errstate(over="ignore"):
+                unusable = np.isposinf(np.asarray(start).astype(dtype))
+            if unusable.any():
+                raise ValueError(f"reference must be finite in {dtype}, or -inf, not {reference!r}")
             state.reference = np.array(np.broadcast_to(np.asarray(start, dtype), shape))
             state.hi, state.lo = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
         return state

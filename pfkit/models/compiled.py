@@ -193,8 +193,18 @@ class CompiledModel:
             )
 
     def supports(self, dtype: Any) -> bool:
-        """Whether there are functions for this dtype."""
-        return isinstance(self.functions, str) or np.dtype(dtype) == np.float64 or self.functions[2] != 0
+        """Whether there are functions for this dtype, and the params of a ready model are in its range."""
+        if np.dtype(dtype) == np.float64:
+            return True
+        if not isinstance(self.functions, str):
+            return self.functions[2] != 0
+        # ready models compute in the dtype, params included; the Python model of wilder scales in float64
+        p = self.params
+        if self.functions == "linear":  # divides by standard deviations, the others are given their inverse
+            p = np.append(
+                p, 1 / np.diag(p[2:][-(self.observation_dim**2) :].reshape((self.observation_dim,) * 2))
+            )
+        return bool((np.abs(p[np.isfinite(p)]) < 1e30).all())
 
     def __deepcopy__(self, memo: dict) -> CompiledModel:
         return self  # never changes

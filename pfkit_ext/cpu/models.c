@@ -10,15 +10,38 @@ static double model_log(double x)
     return t[0];
 }
 
-/* Angle moved by whole turns into [-pi, pi]; |angle| below 1e5. */
+/* Angles beyond these lose whole turns by fmod first, which is exact: what float64's 2 pi leaves of them, as in
+ * pfkit.models.angles.wrap. NaN and infinities become NaN. */
+#define WRAP_NEAR_F64 1e8
+#define WRAP_NEAR_F32 1e5f
+static vd vd_turned(vd a)
+{
+    double t[VD_LANES];
+    vd_store(t, a);
+    for (int k = 0; k < VD_LANES; k++)
+        if (!(fabs(t[k]) <= WRAP_NEAR_F64)) t[k] = fmod(t[k], 0x1.921fb54442d18p+2);
+    return vd_load(t);
+}
+static vf vf_turned(vf a)
+{
+    float t[VF_LANES];
+    vf_store(t, a);
+    for (int k = 0; k < VF_LANES; k++)
+        if (!(fabsf(t[k]) <= WRAP_NEAR_F32)) t[k] = (float)fmod((double)t[k], 0x1.921fb54442d18p+2);
+    return vf_load(t);
+}
+
+/* Angle moved by whole turns into [-pi, pi]. */
 PF_INLINE vd vd_wrapped(vd a)
 {
+    if (PF_RARE(vd_any_sign(vd_bits(vd_sub(VD_C(WRAP_NEAR_F64), vd_abs(a)))))) a = vd_turned(a);
     vd k = vd_sub(vd_fma(a, VD_C(0x1.45f306dc9c883p-3), VD_C(0x1.8p52)), VD_C(0x1.8p52));
     a = vd_fma(k, VD_C(-0x1.921fb54442d18p+2), a);
     return vd_fma(k, VD_C(-0x1.1a62633145c07p-52), a);
 }
 PF_INLINE vf vf_wrapped(vf a)
 {
+    if (PF_RARE(vf_any_sign(vf_bits(vf_sub(VF_C(WRAP_NEAR_F32), vf_abs(a)))))) a = vf_turned(a);
     vf k = vf_sub(vf_fma(a, VF_C(0x1.45f306p-3f), VF_C(0x1.8p23f)), VF_C(0x1.8p23f));
     a = vf_fma(k, VF_C(-0x1.921fb6p+2f), a);
     return vf_fma(k, VF_C(0x1.777a5cp-23f), a);

@@ -322,6 +322,12 @@ PF_INLINE vd vd_select_sign(vq s, vd a, vd b)
     PF_EACH_REG o.r[g] = rd_select_sign(s.r[g], a.r[g], b.r[g]);
     return o;
 }
+PF_INLINE int vd_any_sign(vq s)
+{
+    rq all = s.r[0];
+    for (int g = 1; g < PF_REGS; g++) all = rq_or(all, s.r[g]);
+    return rd_any_sign(all);
+}
 PF_INLINE vq vq_load(const uint64_t *p) { vq o; PF_EACH_REG o.r[g] = rq_load(p + g * RD_LANES); return o; }
 PF_INLINE void vq_store(uint64_t *p, vq a) { PF_EACH_REG rq_store(p + g * RD_LANES, a.r[g]); }
 PF_INLINE vq vq_set1(uint64_t s) { vq o; PF_EACH_REG o.r[g] = rq_set1(s); return o; }

@@ -200,8 +200,7 @@ static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
 #define POSITIONS_BATCH 256
 
 typedef struct {
-    pf_ratio ratio;
-    uint64_t r, R;
+    uint64_t N, S, r;
     double slope, offset;
 } pf_positions;
 
@@ -209,7 +208,7 @@ typedef struct {
 
 static pf_positions positions_make(uint64_t N, uint64_t S, uint64_t r)
 {
-    pf_positions p = {ratio_make(N, S), r, shifted_quotient(r, S), (double)N / (double)S, (double)r / (double)S};
+    pf_positions p = {N, S, r, (double)N / (double)S, (double)r / (double)S};
     return p;
 }
 
@@ -248,8 +247,11 @@ static uint64_t positions32(const pf_positions *p, uint32_t *w, size_t n, uint64
             sums[k + 3] = C += d;
         }
         for (; k < count; k++) sums[k] = C += E[k];
-        if (PF_RARE(positions_propose(p, sums, count, E)))
-            for (k = 0; k < count; k++) E[k] = (uint32_t)ratio_position(p->ratio, sums[k], p->r, p->R);
+        if (PF_RARE(positions_propose(p, sums, count, E))) {
+            const pf_ratio ratio = ratio_make(p->N, p->S);
+            const uint64_t R = shifted_quotient(p->r, p->S);
+            for (k = 0; k < count; k++) E[k] = (uint32_t)ratio_position(ratio, sums[k], p->r, R);
+        }
     }
     return C;
 }

@@ -126,6 +126,15 @@ static void step_weigh(pf_filter *f, const double *y, void *log_g, char *scratch
     STEP_CALL(f, step_all_weigh, f, y, log_g, scratch);
 }
 
+/* The first word of the stream that resamples at f->time. */
+static uint64_t step_word(const pf_filter *f)
+{
+    const pf_random_stream s = step_stream(f, f->time, STREAM_RESAMPLE);
+    uint32_t words[4];
+    pf_philox(PF_PHILOX_ROUNDS, s.key, 0, s.stream, words);
+    return (uint64_t)words[0] << 32 | words[1];
+}
+
 /* ---- resampling -------------------------------------------------------------------------------------------------------- */
 
 /* Number of distinct ancestors; `seen`: n bytes to work in. */
@@ -148,8 +157,7 @@ static int step_draw(pf_filter *f, pf_u128 S, uint64_t *u)
     uint64_t draws = n;
     int failed = 0;
     if (f->scheme == PF_SCHEME_SYSTEMATIC) {
-        uint64_t bits;
-        random_bits(s, 0, 1, &bits);
+        const uint64_t bits = step_word(f);
         if (f->wide) systematic64(f->wide, n, S, n, scaled_draw(bits, S), f->ancestors);
         else systematic32(f->ints, n, u128_lo(S), n, u128_hi(u128_mul64(u128_lo(S), bits)), f->ancestors);
         return PF_STEP_OK;
@@ -192,9 +200,7 @@ static int step_resample(pf_filter *f, step_team *team)
     }
     team->positions = f->scheme == PF_SCHEME_SYSTEMATIC && !f->wide && f->total > f->n && f->total >> 52 == 0;
     if (team->positions) {
-        uint64_t bits;
-        random_bits(step_stream(f, f->time, STREAM_RESAMPLE), 0, 1, &bits);
-        team->plan = positions_make(f->n, f->total, u128_hi(u128_mul64(f->total, bits)));
+        team->plan = positions_make(f->n, f->total, u128_hi(u128_mul64(f->total, step_word(f))));
         step_round(team, step_share_positions);
     } else {
         int status = step_draw(f, S, (uint64_t *)(team->blocks + step_blocks(f->n)));

@@ -171,3 +171,17 @@ def test_mixed_models_go_one_by_one():
     result = FilterBank(models, 100, rng=1).run(Y)
     assert result.increment.shape == (3, T) and np.isfinite(result.log_likelihood).all()
     np.testing.assert_array_equal(result[0].increment, ParticleFilter(models[0], 100, rng=1).run(Y).increment)
+
+
+def test_models_of_different_dimensions_are_refused_at_once():
+    flat, deep = (
+        LinearGaussian(1.0, 1.0, 1.0, 1.0, 0.0, 1.0),
+        LinearGaussian(np.eye(2), np.eye(2), np.eye(2), np.eye(2), np.zeros(2), np.eye(2)),
+    )
+    for models in (
+        [flat, deep],
+        [deep, deep, flat],
+        [LocalLevel(1, 1), LinearGaussian([[1.0]], [[1.0]], [[1.0]], [[1.0]], [0.0], [[1.0]])],
+    ):
+        with pytest.raises(ValueError, match="must have the same state_dim"):
+            FilterBank(models, 10)

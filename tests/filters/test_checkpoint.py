@@ -119,9 +119,7 @@ def test_a_step_interrupted_after_resampling_is_saved_as_such(tmp_path):
             raise OSError
         return x + rng.normal(size=x.shape)
 
-    model = from_functions(
-        lambda n, rng: rng.normal(size=n), transition, lambda y, x, t: -0.5 * (y - x) ** 2
-    )
+    model = from_functions(lambda n, rng: rng.normal(size=n), transition, lambda y, x, t: -0.5 * (y - x) ** 2)
     whole, broken = (ParticleFilter(model, 40, rng=1, ess_threshold=1) for _ in range(2))
     whole.step(0.0)
     broken.step(0.0)
@@ -304,3 +302,30 @@ def test_particles_in_any_memory_order(tmp_path):
     np.savez(tmp_path / "g.npz", **{**good, "particles": np.asfortranarray(good["particles"])})
     again = ParticleFilter.load(tmp_path / "g.npz", MODEL)
     assert again.run(Y[6:12]).log_likelihood == whole.run(Y[6:12]).log_likelihood
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes and links of POSIX")
+def test_a_saved_file_has_the_mode_of_any_other(tmp_path):
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 10, rng=1)
+    before = os.umask(0o027)
+    try:
+        pf.save(tmp_path / "new.npz")
+        (tmp_path / "old.npz").write_bytes(b"")
+        (tmp_path / "old.npz").chmod(0o604)
+        pf.save(tmp_path / "old.npz")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new.npz").stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "old.npz").stat().st_mode & 0o777 == 0o604
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["new.npz", "old.npz"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes and links of POSIX")
+def test_a_link_is_written_through(tmp_path):
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 10, rng=1)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.npz").symlink_to(tmp_path / "there" / "real.npz")
+    for _ in range(2):  # the first names a file that is not there yet
+        pf.save(tmp_path / "link.npz")
+        assert (tmp_path / "link.npz").is_symlink()
+        assert ParticleFilter.load(tmp_path / "there" / "real.npz", pf.model).n_particles == 10

@@ -5,20 +5,69 @@ import math
 import numpy as np
 import pytest
 
-from pfkit import LocalLevel, ParticleFilter, from_functions
+from pfkit import LocalLevel, ParticleFilter, StochasticVolatility, from_functions
+from pfkit.filters.precision import Lineages
 
 Y = np.cumsum(np.random.default_rng(0).normal(size=40))
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"resampling": "multinomial", "ess_threshold": 1}, {"lse": "int", "dtype": "float32"}]
-)
+@pytest.mark.parametrize("options", [{}, {"lse": "int", "dtype": "float32"}])
 def test_mean_error_is_the_deviation_over_runs(options):
     results = [
         ParticleFilter(LocalLevel(1.0, 1.0), 100, rng=s, **options).run(Y, store=()) for s in range(200)
     ]
     true = np.std([r.log_likelihood for r in results], ddof=1)
     assert 0.7 < np.mean([r.log_likelihood_se for r in results[:60]]) / true < 1.4
+
+
+@pytest.mark.parametrize("threshold", [0.5, 1.0])
+@pytest.mark.parametrize(
+    "model, y, n",
+    [
+        (LocalLevel(1.0, 1.0), Y, 300),
+        (LocalLevel(0.1, 1.0), 0.1 * Y + np.random.default_rng(4).normal(size=40), 300),
+        (StochasticVolatility(-0.9, 0.9731, 0.1726), 0.7 * np.random.default_rng(5).normal(size=100), 500),
+    ],
+)
+def test_the_genealogy_of_one_run_tells_the_deviation_over_runs(model, y, n, threshold):
+    results = [
+        ParticleFilter(model, n, rng=s, resampling="multinomial", ess_threshold=threshold).run(y, store=())
+        for s in range(200)
+    ]
+    true = np.std([r.log_likelihood for r in results], ddof=1)
+    assert 0.7 < np.mean([r.log_likelihood_se for r in results]) / true < 1.4
+
+
+def test_one_generation_has_the_variance_of_a_mean_of_weights():
+    """Without resampling Z is a mean of independent weights w: its relative variance is s^2 / (n mean^2)."""
+    w = np.random.default_rng(1).random(1000) ** 3
+    exact = w.var(ddof=1) / 1000 / w.mean() ** 2
+    assert Lineages(1000).deviation(w / w.sum()) == pytest.approx(math.sqrt(exact), rel=1e-9)
+
+
+def test_within_the_lag_the_lineages_telescope_to_the_whole_genealogy():
+    rng, n = np.random.default_rng(2), 50
+    lines, first = Lineages(n, (10,)), np.arange(n)
+    for _ in range(6):
+        w = rng.random(n)
+        a = rng.choice(n, n, p=w / w.sum())
+        lines.resampled(w / w.sum(), a)
+        first = first[a]
+    w = rng.random(n)
+    shares = np.bincount(first, w / w.sum(), n)
+    whole = 1 - (n / (n - 1)) ** 7 * (1 - shares @ shares)
+    assert lines.variances(w)[10] == pytest.approx(whole, rel=1e-12)
+
+
+def test_a_genealogy_with_one_ancestor_says_nothing():
+    lines = Lineages(8, (1, 3))
+    lines.resampled(np.full(8, 1 / 8), np.zeros(8, np.int64))
+    assert math.isnan(lines.deviation(np.full(8, 1 / 8)))
+    pf = ParticleFilter(LocalLevel(1.0, 0.01), 4, rng=3, resampling="multinomial", ess_threshold=1)
+    assert math.isnan(pf.run(Y).log_likelihood_se)
+    assert math.isnan(
+        ParticleFilter(LocalLevel(1.0, 1.0), 1, rng=3, resampling="multinomial").run(Y).log_likelihood_se
+    )
 
 
 def test_it_is_reproducible_and_leaves_the_filter_alone():

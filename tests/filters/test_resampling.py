@@ -462,3 +462,13 @@ def test_gather_refuses_other_shapes_and_dtypes():
         _cpu.gather(np.zeros((1, 4)), a.astype(np.int32), np.zeros((1, 4)))
     with pytest.raises(ValueError):
         _cpu.gather(np.zeros((1, 4)), a, np.zeros((1, 5)))
+
+
+def test_masked_weights_are_refused():
+    w = np.ma.masked_array([0.2, 0.3, 0.5], mask=[False, True, False])
+    for scheme in ("systematic", "multinomial", lambda w, n, rng: np.zeros(n, int)):
+        with pytest.raises(ValueError, match="must not be masked, and 1 are"):
+            pfkit.resample(w, scheme=scheme, rng=1)
+    np.testing.assert_array_equal(pfkit.resample(w.filled(0), u=0.0), [0, 2, 2])
+    whole = np.ma.masked_array([0.2, 0.3, 0.5])
+    np.testing.assert_array_equal(pfkit.resample(whole, rng=1), pfkit.resample(whole.data, rng=1))

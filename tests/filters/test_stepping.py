@@ -585,3 +585,49 @@ def test_weights_after_a_kept_collapse_are_those_of_the_log_weights(lse, ess_thr
     )
     pf.run([0.1, 0.5, -0.3, 0.2, 1e170], store=())
     np.testing.assert_allclose(pf.weights, np.exp(pf.log_weights), rtol=5e-5, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("y", [2.0, -3e5, 1e9, -1e12, 3e30])
+def test_a_bearing_of_any_size_is_wrapped(y, dtype):
+    """The residual is what whole turns of float64's 2 pi leave, between -pi and pi."""
+    model = BearingsOnly((0.5, -1.0), (3, 4, 0.1, -0.2), np.eye(4), 0.1, 0.5)
+    pf = ParticleFilter(model, 600, rng=1, dtype=dtype)
+    pf.predict()
+    x = pf.particles
+    bearing = np.arctan2(x[:, 1] - x.dtype.type(-1.0), x[:, 0] - x.dtype.type(0.5))
+    away = [math.remainder(float(v), 2 * math.pi) for v in x.dtype.type(y) - bearing]
+    expected = -0.5 * (np.array(away) / 0.5) ** 2 - math.log(0.5) - 0.5 * math.log(2 * math.pi)
+    # whole turns of the exact 2 pi are taken from the smaller ones
+    np.testing.assert_allclose(
+        pf._engine.weigh(pf, y), expected, rtol=0, atol=1e-6 if dtype == "float64" else 1e-4
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("turn", [-1e6, 1e9, 1e20])
+def test_a_heading_stays_between_minus_pi_and_pi(turn, dtype):
+    pf = ParticleFilter(robot(), 600, rng=1, dtype=dtype)
+    pf.predict()
+    pf.predict([0.1, 0.0, turn])
+    heading = pf.particles[:, 2]
+    assert np.abs(heading).max() <= np.nextafter(heading.dtype.type(np.pi), heading.dtype.type(4))
+    assert np.ptp(heading) > 1  # noise grows with the turn
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e300])
+def test_scales_beyond_float32_take_the_python_model(scale):
+    """The standard deviation 1e-150 has no inverse in float32, and 1e300 is no float32 at all."""
+    model = LinearGaussian(1.0, 1.0, 1.0, scale, 0.0, 1.0)
+    assert compiled_model(model, np.dtype("float64")) is not None
+    pf = ParticleFilter(model, 50, rng=1, dtype="float32", on_collapse="keep")
+    pf.predict()
+    g = model.log_likelihood(0.5, pf.particles, 0)
+    step = pf.update(0.5)
+    with np.errstate(over="ignore"):
+        expected = np.logaddexp.reduce((g - math.log(50)).astype(np.float32).astype(float))
+    assert (
+        step.increment == pytest.approx(expected, rel=1e-6)
+        if np.isfinite(expected)
+        else step.increment == -np.inf
+    )

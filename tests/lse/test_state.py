@@ -120,3 +120,12 @@ def test_128_bit_pairs_against_python_integers():
     assert sign.tolist() == [(p > q) - (p < q) for p, q in zip(xs, ys, strict=True)]
     with pytest.raises(OverflowError):
         u128.from_ints([2**128], (1,))
+
+
+@pytest.mark.parametrize("reference", [np.inf, [0.0, np.inf]])
+def test_a_reference_at_plus_infinity_is_refused(reference):
+    with pytest.raises(ValueError, match="must be finite in float64, or -inf"):
+        pfkit.LSEState.empty((2,), "int", reference=reference)
+    with pytest.raises(ValueError, match="must be finite in float32"), np.errstate(over="ignore"):
+        pfkit.LSEState.empty((2,), "int", reference=1e300, dtype="float32")
+    assert pfkit.LSEState.empty((2,), "int", reference=-np.inf).value()[0] == -np.inf

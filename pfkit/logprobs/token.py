@@ -11,6 +11,7 @@ without a tensor of the logits' size: neither a copy, nor a softmax, nor a gradi
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 
 import torch
 
@@ -103,8 +104,8 @@ def token_log_probs(
 
     Equal calls give equal bits. Works under ``torch.compile(fullgraph=True)`` and in CUDA graphs. Under
     ``torch.func``'s transforms and in forward mode torch's own operations run instead, with the edges above;
-    they hold tensors of the logits' size and do not check ids. The online
-    softmax normaliser: Milakov & Gimelshein 2018, arXiv:1805.02867.
+    they hold tensors of the logits' size and do not check ids. The online softmax normaliser: Milakov &
+    Gimelshein 2018, arXiv:1805.02867.
 
     Examples
     --------
@@ -118,14 +119,14 @@ def token_log_probs(
     tensor([[-0.4493, -1.4493],
             [-1.0986,  0.0000]])
     """
-    one, temperature = _check(logits, tokens, temperature, ignore_index, lse)
+    one, temperature, ignore = _check(logits, tokens, temperature, ignore_index, lse)
     ids = tokens.unsqueeze(-1) if one else tokens
     if ids.dtype != torch.int64:
         ids = ids.to(torch.int64)
     if validate and logits.is_cuda:
-        token_cpu.check_ids(ids, logits.shape[-1], ignore_index)
+        token_cpu.check_ids(ids, logits.shape[-1], ignore)
     log_probs, entropy, value, _ = token_op.direct(
-        logits, ids, temperature, bool(return_entropy), bool(return_lse), ignore_index, lse
+        logits, ids, temperature, bool(return_entropy), bool(return_lse), ignore, lse
     )
     if one:
         log_probs = log_probs.squeeze(-1)
@@ -135,11 +136,14 @@ def token_log_probs(
 
 def _check(
     logits: _Tensor, tokens: _Tensor, temperature: float, ignore_index: int | None, lse: str
-) -> tuple[bool, float]:
-    """Whether there is one token a row without a dimension of its own, and the temperature as a float."""
+) -> tuple[bool, float, int | None]:
+    """Whether there is one token a row without a dimension of its own; temperature and ignored id as plain
+    numbers."""
     for name, x in (("logits", logits), ("tokens", tokens)):
         if not isinstance(x, torch.Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
     if logits.dtype not in _FLOATS:
         raise TypeError(f"logits must be float32, float64, float16 or bfloat16, got {logits.dtype}")
     if tokens.dtype not in _INTEGERS:
@@ -158,11 +162,13 @@ def _check(
         raise ValueError(f"logits must be on the CPU or a CUDA device, got {logits.device}")
     if logits.shape[-1] == 0:
         raise ValueError(f"the vocabulary is empty: logits have shape {tuple(logits.shape)}")
-    if isinstance(temperature, torch.Tensor) or not isinstance(temperature, int | float):
+    if isinstance(temperature, torch.Tensor) or not isinstance(temperature, Real):
         raise TypeError(f"temperature must be a number, got {type(temperature).__name__}")
     if not (COLDEST <= temperature <= HOTTEST and math.isfinite(temperature)):
         raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
-    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
+    if ignore_index is not None and (
+        isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)
+    ):
         raise TypeError(f"ignore_index must be an integer or None, got {ignore_index!r}")
     if lse not in KERNELS:
         raise ValueError(f"unknown lse {lse!r}; accepted: {', '.join(KERNELS)}")
@@ -170,4 +176,4 @@ def _check(
         raise ValueError(f"lse={lse!r} runs on CUDA tensors only")
     if lse == "fuse16" and logits.dtype not in (torch.float16, torch.bfloat16):
         raise TypeError(f"lse='fuse16' takes float16 and bfloat16 logits, got {logits.dtype}; use 'fuse'")
-    return one, float(temperature)
+    return one, float(temperature), None if ignore_index is None else int(ignore_index)

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -22,6 +23,7 @@ LOGITS, TOKENS = torch.zeros(2, 3, 5), torch.zeros(2, 3, dtype=torch.int64)
         (LOGITS.bool(), TOKENS, "logits.*bool"),
         (LOGITS.to(torch.complex64), TOKENS, "logits.*complex64"),
         (LOGITS.to(torch.float8_e5m2), TOKENS, "logits.*float8"),
+        (LOGITS.to_sparse(), TOKENS, "logits.*sparse"),
         (LOGITS, TOKENS.float(), "tokens.*float32"),
         (LOGITS, TOKENS.bool(), "tokens.*bool"),
     ],
@@ -92,6 +94,12 @@ def test_kernels():
     for name in ("fuse16", "int16"):
         with pytest.raises(ValueError, match=f"{name}.*CUDA"):
             token_log_probs(LOGITS.half(), TOKENS, lse=name)
+
+
+def test_numbers_of_numpy_are_numbers():
+    want = token_log_probs(LOGITS, TOKENS, temperature=0.5, ignore_index=0)
+    got = token_log_probs(LOGITS, TOKENS, temperature=np.float32(0.5), ignore_index=np.int64(0))
+    assert torch.equal(got, want) and (want == 0).all()
 
 
 def test_positional_options_are_refused():

@@ -119,12 +119,20 @@ def token_log_probs(
     tensor([[-0.4493, -1.4493],
             [-1.0986,  0.0000]])
     """
+    key = None
+    if not torch.compiler.is_compiling() and not validate and token_op.plain(logits, tokens):
+        key = token_op.call_key(logits, tokens, temperature, return_entropy, return_lse, ignore_index, lse)
+        ready = token_op.find_ready(key)
+        if ready is not None:
+            return ready(logits, tokens)
     one, temperature, ignore = _check(logits, tokens, temperature, ignore_index, lse)
     ids = tokens.unsqueeze(-1) if one else tokens
     if ids.dtype != torch.int64:
         ids = ids.to(torch.int64)
     if validate and logits.is_cuda:
         token_cpu.check_ids(ids, logits.shape[-1], ignore)
+    if key is not None and lse in ("fuse", "fuse16"):
+        token_op.make_ready(key, logits, tokens, temperature, bool(return_entropy), bool(return_lse), ignore)
     log_probs, entropy, value, _ = token_op.direct(
         logits, ids, temperature, bool(return_entropy), bool(return_lse), ignore, lse
     )

@@ -100,35 +100,30 @@ def _forward_cuda(
     if kernel in _INTEGER:
         return _forward_integer(logits, tokens, temperature, entropy, lse, ignore, kernel)
     parts = empty_parts(logits, tokens, entropy, lse)
-    if not parts[3].numel():
-        return parts
-    index, k = logits.get_device(), tokens.shape[-1]
-    key = (
-        logits.shape, logits.stride(), logits.dtype, index, logits.data_ptr() & 15, k, temperature, ignore,
-        entropy,
-    )  # fmt: skip
-    if key not in _plans:
+    if parts[3].numel():
         logits, shape = _rows(logits)
-    elif logits.stride(-1) != 1 and logits.shape[-1] > 1 or logits.dim() > cuda_plan.DIMS + 1:
-        logits, shape = _rows(logits)
-    launches = _launches(
-        key, index,
-        lambda device: token_plan.forward(
-            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
-            entropy=entropy, aligned=not logits.data_ptr() & 15, multiprocessors=device.multiprocessors,
-            clusters=device.capability >= (9, 0),
-        ),
-    )  # fmt: skip
-    tokens = tokens.contiguous()
-    if index == torch.cuda.current_device():
-        _launch_forward(launches, logits, tokens, parts)
-    else:
-        with torch.cuda.device(index):
-            _launch_forward(launches, logits, tokens, parts)
+        tokens = tokens.contiguous()
+        launches = _forward_plan(logits, shape, tokens.shape[-1], temperature, entropy, ignore)
+        with torch.cuda.device(launches.index):
+            _launch(launches, logits, tokens, parts)
     return parts
 
 
-def _launch_forward(launches: Any, logits: _Tensor, tokens: _Tensor, parts: tuple[_Tensor, ...]) -> None:
+def _forward_plan(
+    logits: _Tensor, shape: cuda_plan.Layout, k: int, temperature: float, entropy: bool, ignore: int | None
+) -> Any:
+    index, aligned = logits.get_device(), not logits.data_ptr() & 15
+    return _launches(
+        (logits.shape, logits.stride(), logits.dtype, index, aligned, k, temperature, ignore, entropy), index,
+        lambda device: token_plan.forward(
+            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
+            entropy=entropy, aligned=aligned, multiprocessors=device.multiprocessors,
+            clusters=device.capability >= (9, 0),
+        ),
+    )  # fmt: skip
+
+
+def _launch(launches: Any, logits: _Tensor, tokens: _Tensor, parts: Sequence[_Tensor | None]) -> None:
     space = None
     if launches.workspace:
         space = torch.empty(launches.workspace, dtype=torch.uint8, device=logits.device)
@@ -329,13 +324,18 @@ def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[_Tensor, ...]
 
 
 def _forward_gradient(
-    ctx: Any, log_probs: _Tensor | None, entropy: _Tensor | None, lse: _Tensor | None, _: Any
+    ctx: Any,
+    log_probs: _Tensor | None,
+    entropy: _Tensor | None,
+    lse: _Tensor | None,
+    _: Any,
+    backward: Any = _op_backward,
 ) -> tuple[Any, ...]:
     logits, tokens, state = ctx.saved_tensors
     entropy, lse = entropy if ctx.entropy else None, lse if ctx.lse else None
     if log_probs is None and entropy is None and lse is None:
         return (None,) * 7
-    grad = _op_backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
+    grad = backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
     return grad, *[None] * 6
 
 
@@ -363,6 +363,30 @@ torch.library.register_autograd(
 )
 
 
+# --- without the dispatcher ---
+
+
+class _Scores(torch.autograd.Function):
+    """The operator for eager tensors that need a gradient: the same functions, called at once."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: _Tensor, tokens: _Tensor, *rest: Any) -> tuple[_Tensor, ...]:
+        output = (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, *rest)
+        _save_forward(ctx, (logits, tokens, *rest), output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: _Tensor | None) -> tuple[Any, ...]:
+        log_probs, entropy, lse, _ = grads
+        if torch.is_grad_enabled():  # create_graph: the gradient has one itself
+            return _forward_gradient(ctx, log_probs, entropy, lse, _)
+        return _forward_gradient(ctx, log_probs, entropy, lse, _, _backward_at_once)
+
+
+def _backward_at_once(*arguments: Any) -> _Tensor:
+    return (_backward_cuda if arguments[3].is_cuda else _backward_cpu)(*arguments)
+
+
 def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
     """The operator; without torch's dispatcher where nothing needs it, from torch's own operations under
     torch.func's transforms and in forward mode."""
@@ -371,13 +395,81 @@ def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
     if torch_op._transformed():
         return _composite(logits, tokens, *rest)
     if (
-        type(logits) is _Tensor
+        type(logits) in (_Tensor, torch.nn.Parameter)
         and type(tokens) is _Tensor
-        and not (logits.requires_grad and torch.is_grad_enabled())
+        and (logits.is_cuda or logits.is_cpu)
         and not (torch_op._dispatch_modes() or torch_op._function_modes())
     ):
-        if logits.is_cuda:
-            return _forward_cuda(logits, tokens, *rest)
-        if logits.is_cpu:
-            return _forward_cpu(logits, tokens, *rest)
+        if logits.requires_grad and torch.is_grad_enabled():
+            return _Scores.apply(logits, tokens, *rest)  # type: ignore[no-any-return]
+        return (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, *rest)
     return op(logits, tokens, *rest)  # type: ignore[no-any-return]
+
+
+class Ready:
+    """A call like one before it: CUDA tensors of the same shapes, strides and options, no gradient. What is
+    left to do is to allocate the results and launch."""
+
+    __slots__ = ("launches", "index", "shapes", "kind")
+
+    def __init__(self, launches: Any, shapes: Sequence[Any], kind: dict[str, Any]) -> None:
+        self.launches, self.index, self.shapes, self.kind = launches, launches.index, shapes, kind
+
+    def __call__(self, logits: _Tensor, tokens: _Tensor) -> _Tensor | tuple[_Tensor, ...]:
+        parts = [None if shape is None else torch.empty(shape, **self.kind) for shape in self.shapes]
+        _launch(self.launches, logits, tokens, (*parts, None))
+        found = tuple(x for x in parts if x is not None)
+        return found if len(found) > 1 else found[0]
+
+
+_ready: dict[Any, Ready] = {}
+
+
+def plain(logits: _Tensor, tokens: _Tensor) -> bool:
+    """Whether a call with these may go straight to a launch: no gradient, mode, transform or subclass."""
+    return (
+        type(logits) is _Tensor
+        and type(tokens) is _Tensor
+        and logits.is_cuda
+        and not (logits.requires_grad and torch.is_grad_enabled())
+        and not (torch_op._dispatch_modes() or torch_op._function_modes())
+        and not torch_op._transformed()
+    )
+
+
+def call_key(logits: _Tensor, tokens: _Tensor, *options: Any) -> Any:
+    """What two calls must share for the second to be ready once the first was made."""
+    return (
+        logits.shape, logits.stride(), logits.dtype, logits.get_device(), logits.data_ptr() & 15,
+        tokens.shape, tokens.stride(), tokens.dtype, tokens.get_device(), *options,
+    )  # fmt: skip
+
+
+def find_ready(key: Any) -> Ready | None:
+    """The call made ready under `key`, if it can be made now."""
+    try:
+        found = _ready.get(key)
+    except TypeError:  # options that cannot be a key: the checks will name them
+        return None
+    return found if found is not None and found.index == torch_op._current_device() else None
+
+
+def make_ready(
+    key: Any,
+    logits: _Tensor,
+    tokens: _Tensor,
+    temperature: float,
+    entropy: bool,
+    lse: bool,
+    ignore: int | None,
+) -> None:
+    """Remember a call whose arguments have been checked, if it can be repeated without a copy."""
+    rows, shape = _rows(logits)
+    if rows is not logits or not logits.numel() or tokens.dtype != torch.int64 or not tokens.is_contiguous():
+        return
+    k = tokens.shape[-1] if tokens.dim() == logits.dim() else 1
+    launches = _forward_plan(logits, shape, k, temperature, entropy, ignore)
+    lead, kind = logits.shape[:-1], {"dtype": compute_dtype(logits.dtype), "device": logits.device}
+    if len(_ready) > 4096:
+        _ready.clear()
+    _ready[key] = Ready(launches, (tokens.shape, lead if entropy else None, lead if lse else None), kind)

@@ -17,6 +17,7 @@ from pfkit.lse.cuda_plan import BYTES, DIMS, SHORT_THREADS, Layout, Plan, Step, 
 
 SOURCE = "crossentropy.cu"
 SHORT = 256  # vectors of a row that one warp holds in registers
+MANY = 1 << 15  # short rows, of which a warp then takes several at once
 
 
 def _arguments(
@@ -82,14 +83,16 @@ def forward(
 
     if vectors <= SHORT:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
-        blocks = _ceil(shape.rows, SHORT_THREADS // lanes)
-        return plan(Step(kernel(f"short_rows<{lanes},{v},{moment}>", SHORT_THREADS, 4), (blocks, 1)))
+        at_once = max(1, min(4 // v, lanes)) if shape.rows >= MANY and tokens <= 4 else 1
+        blocks = _ceil(shape.rows, SHORT_THREADS // lanes * at_once)
+        entry = f"short_rows<{lanes},{v},{at_once},{moment}>"
+        return plan(Step(kernel(entry, SHORT_THREADS, 4), (blocks, 1)))
 
     parts = 1
     if shape.rows < 2 * multiprocessors:
         parts = max(1, min(_ceil(2 * multiprocessors, shape.rows), vectors // 2048))
     if parts == 1:
-        threads, v, blocks = (128, 4, 8) if vectors <= 512 else (256, 4, 4)
+        threads, v, blocks = 128, 4 if entropy or dtype == 1 or vectors <= 512 else 8, 8
         entry = f"long_rows<{threads},{v},{moment}>"
         return plan(Step(kernel(entry, threads, blocks), (shape.rows, 1)))
     if clusters and vectors <= 8 * 16384:
@@ -109,13 +112,13 @@ def backward(
     """The plan of the gradient, written as contiguous rows."""
     per_vector = 16 // BYTES[dtype]
     vectors = _ceil(shape.n + per_vector - 1, per_vector)
-    moment, splits = "true" if entropy else "false", 1
+    moment, splits, blocks = "true" if entropy else "false", 1, 4
     if vectors <= SHORT // 2:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
         threads, grid = SHORT_THREADS, _ceil(shape.rows, SHORT_THREADS // lanes)
     else:
-        lanes, v, rounds = 256, 4, 4
-        splits = _ceil(vectors, lanes * v * rounds)
+        lanes, v, rounds = 512 if vectors >= 8192 else 128, 4, 4
+        blocks, splits = 1024 // lanes, _ceil(vectors, lanes * v * rounds)
         threads, grid = lanes, shape.rows * splits
-    kernel = DeviceKernel(SOURCE, f"gradient<{lanes},{v},{moment}>", dtype, threads, 4)
+    kernel = DeviceKernel(SOURCE, f"gradient<{lanes},{v},{moment}>", dtype, threads, blocks)
     return Plan((Step(kernel, (grid, 1)),), _arguments(shape, dtype, tokens, temperature, ignore, splits))

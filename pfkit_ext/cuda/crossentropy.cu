@@ -16,7 +16,7 @@ struct TokenArgs {
   C* log_prob;         // [row][k]; backward: its gradient, or null
   C* entropy;          // [row], or null; backward: its gradient, or null
   C* lse;              // the same
-  C* state;            // [row][3]: m, s, e
+  C* state;            // [row][3]: m, s, e; forward: or null
   C* workspace;        // partial states, [row][split][3]
   const i64* tokens;   // [row][k]
   Element* grad_in;    // backward: gradient of the logits, [row][n]
@@ -119,23 +119,48 @@ __device__ __forceinline__ C logit_of(const TokenArgs& a, const Element* in, i64
   return (u64)token < (u64)a.n ? to_compute(in[token]) : INFINITE - INFINITE;
 }
 
-// Kept out of line: once a row, and its registers are not the stream's.
-__device__ __noinline__ double log_of(double s) { return log(s); }
+// The lane's first token and its logit, loaded before the sums of the row are joined.
+struct Pick {
+  i64 token;
+  C x;
+};
+
+__device__ __forceinline__ Pick pick(const TokenArgs& a, i64 row, const Element* in, i64 k) {
+  if (k >= a.k) return Pick{0, 0};
+  i64 token = a.tokens[row * a.k + k];
+  return Pick{token, logit_of(a, in, token)};
+}
+
+// ln of a finite positive sum; float32: 1e-8, far less than the rounding of the result.
+__device__ __forceinline__ double log_of(C s) {
+#if PFKIT_DTYPE == 1
+  return log(s);
+#else
+  float k, f, end = log_parts(s, k, f);
+  return (double)k * UNIT + (double)(f + end);
+#endif
+}
 
 // Of a whole row, or of its share lane, lane + LANES, ... of the tokens.
-__device__ __forceinline__ void emit_row(const TokenArgs& a, i64 row, const Element* in, Sums r, int lane, int lanes) {
+__device__ __forceinline__ void emit_row(const TokenArgs& a, i64 row, const Element* in, Sums r, int lane, int lanes,
+                                         Pick picked) {
   const double infinity = INFINITE, nan = infinity - infinity;
   bool mass = r.s > 0 && r.s < INFINITE;
-  double log_s = mass ? log_of((double)r.s) : 0;
+  double log_s = mass ? log_of(r.s) : 0;
   for (i64 k = lane; k < a.k; k += lanes) {
-    i64 token = a.tokens[row * a.k + k];
-    double x = logit_of(a, in, token), value = (x - (double)r.m) * a.inverse - log_s;
-    if (!mass) value = r.s == 0 && (u64)token < (u64)a.n ? -infinity : nan;
-    a.log_prob[row * a.k + k] = ignored(a, token) ? 0 : (C)value;
+    if (k != lane) picked = pick(a, row, in, k);
+    double value = ((double)picked.x - (double)r.m) * a.inverse - log_s;
+    if (!mass) value = r.s == 0 && (u64)picked.token < (u64)a.n ? -infinity : nan;
+    a.log_prob[row * a.k + k] = ignored(a, picked.token) ? 0 : (C)value;
   }
   if (lane) return;
   if (a.lse) a.lse[row] = (C)(mass ? r.m * a.inverse + log_s : r.s == 0 ? -infinity : (double)r.s);
-  if (a.entropy) a.entropy[row] = (C)(mass ? fmax(log_s - UNIT * (double)r.e / (double)r.s, 0.0) : r.s == 0 ? 0 : nan);
+  if (a.entropy) {
+    C whole = r.e / r.s;  // and what the division rounded away
+    double ratio = (double)whole + (double)(fma(-whole, r.s, r.e) / r.s);
+    a.entropy[row] = (C)(mass ? fmax(log_s - UNIT * ratio, 0.0) : r.s == 0 ? 0 : nan);
+  }
+  if (!a.state) return;
   a.state[3 * row] = r.m;
   a.state[3 * row + 1] = r.s;
   a.state[3 * row + 2] = r.e;
@@ -146,7 +171,7 @@ __device__ __forceinline__ void emit_nothing(const TokenArgs& a, i64 row, int la
   if (lane) return;
   if (a.lse) a.lse[row] = 0;
   if (a.entropy) a.entropy[row] = 0;
-  a.state[3 * row] = a.state[3 * row + 1] = a.state[3 * row + 2] = 0;
+  if (a.state) a.state[3 * row] = a.state[3 * row + 1] = a.state[3 * row + 2] = 0;
 }
 
 // Whether a block's row has tokens, and all of them are ignored.
@@ -158,38 +183,55 @@ __device__ __forceinline__ bool skips(const TokenArgs& a, i64 row) {
   return !__syncthreads_or(some);
 }
 
-// ---- short rows: LANES threads a row, everything in registers ---------------------------------------------
+// ---- short rows: LANES threads a row, R rows at a time, everything in registers ---------------------------
+// R > 1: the loads of R rows are in flight together, and lane r gives the results of row r.
 constexpr int SHORT_THREADS = 128;
 
-template <int LANES, int V, bool MOMENT>
+template <int LANES, int V, int R, bool MOMENT>
 __device__ __forceinline__ void short_rows(const TokenArgs& a) {
   C scale = (C)a.scale;
   int lane = threadIdx.x % LANES;
-  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
-  bool live = row < a.rows;
+  i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
+  uint4 v[R][V];
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    bool live = first + r < a.rows;
+    Window w = window(logits_of(a, live ? first + r : 0), a.n);
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[r][k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
+  }
+  i64 row = first + (R > 1 ? lane : 0);
+  bool live = row < a.rows && (R == 1 || lane < R), some = a.k == 0 || !a.ignores;
   const Element* in = logits_of(a, live ? row : 0);
-  Window w = window(in, a.n);
-  uint4 v[V];
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
-  bool some = a.k == 0 || !a.ignores;
+  int from = R > 1 ? 0 : lane, step = R > 1 ? 1 : LANES;
+  Pick picked = pick(a, row, in, live ? from : a.k);
   if (live && !some)
-    for (i64 k = lane; k < a.k; k += LANES) some |= a.tokens[row * a.k + k] != a.ignore;
-  u32 group = (LANES == 32 ? 0xffffffffu : (1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
-  some = __ballot_sync(0xffffffffu, some) & group;
+    for (i64 k = from; k < a.k; k += step) some |= a.tokens[row * a.k + k] != a.ignore;
+  if (R == 1) {
+    u32 group = (LANES == 32 ? 0xffffffffu : (1u << LANES % 32) - 1) << (threadIdx.x % 32 / LANES * LANES);
+    some = __ballot_sync(0xffffffffu, some) & group;
+  }
+  Sums mine = no_sums();
 #pragma unroll
-  for (int k = 0; k < V; ++k) mask_edges(v[k], lane + k * LANES, w);
-  Sums sums = no_sums();
-  sums.m = fmin(largest_lane<LANES, false>(fmax(largest_of(v), -LARGEST)), LARGEST);
-  add_terms<V * E, MOMENT>(sums, scale, [&](int i) { return element(v[i / E], i % E); });
+  for (int r = 0; r < R; ++r) {
+    Window w = window(logits_of(a, first + r < a.rows ? first + r : 0), a.n);
+    if (w.skip || w.last < E) {
 #pragma unroll
-  for (int d = LANES / 2; d; d /= 2) {
-    sums.s += __shfl_xor_sync(0xffffffffu, sums.s, d);
-    if (MOMENT) sums.e += __shfl_xor_sync(0xffffffffu, sums.e, d);
+      for (int k = 0; k < V; ++k) mask_edges(v[r][k], lane + k * LANES, w);
+    }
+    Sums sums = no_sums();
+    sums.m = fmin(largest_lane<LANES, false>(fmax(largest_of(v[r]), -LARGEST)), LARGEST);
+    add_terms<V * E, MOMENT>(sums, scale, [&](int i) { return element(v[r][i / E], i % E); });
+#pragma unroll
+    for (int d = LANES / 2; d; d /= 2) {
+      sums.s += __shfl_xor_sync(0xffffffffu, sums.s, d);
+      if (MOMENT) sums.e += __shfl_xor_sync(0xffffffffu, sums.e, d);
+    }
+    if (R == 1 || lane == r) mine = sums;
   }
   if (!live) return;
-  if (some) emit_row(a, row, in, sums, lane, LANES);
-  else emit_nothing(a, row, lane, LANES);
+  if (some) emit_row(a, row, in, mine, from, step, picked);
+  else emit_nothing(a, row, from, step);
 }
 
 // ---- long rows: one block or one cluster a row, or a slice of it ------------------------------------------
@@ -233,8 +275,10 @@ __device__ __forceinline__ void long_rows(const TokenArgs& a) {
   Window w = window(in, a.n);
   i64 slice = (w.vectors + a.splits - 1) / a.splits;
   i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  Sums sums = reduce_block_sums<THREADS, MOMENT>(stream<THREADS, V, MOMENT>(w, begin, end, scale), scale);
-  if (a.splits == 1) emit_row(a, row, in, sums, threadIdx.x, THREADS);
+  Sums sums = stream<THREADS, V, MOMENT>(w, begin, end, scale);
+  Pick picked = pick(a, row, in, a.splits == 1 ? threadIdx.x : a.k);
+  sums = reduce_block_sums<THREADS, MOMENT>(sums, scale);
+  if (a.splits == 1) emit_row(a, row, in, sums, threadIdx.x, THREADS, picked);
   else if (threadIdx.x == 0) ((Sums*)a.workspace)[row * a.splits + part] = sums;
 }
 
@@ -245,6 +289,8 @@ __device__ __forceinline__ void combine(const TokenArgs& a) {
   i64 row = blockIdx.x;
   if (skips(a, row)) return emit_nothing(a, row, threadIdx.x, THREADS);
   const Sums* parts = (const Sums*)a.workspace + row * a.splits;
+  const Element* in = logits_of(a, row);
+  Pick picked = pick(a, row, in, threadIdx.x);
   Sums sums = no_sums();
   for (i64 at = threadIdx.x; at < a.splits; at += THREADS) {
     Sums p = parts[at];
@@ -254,7 +300,7 @@ __device__ __forceinline__ void combine(const TokenArgs& a) {
     sums.s += p.s;
     sums.e += p.e;
   }
-  emit_row(a, row, logits_of(a, row), reduce_block_sums<THREADS, MOMENT>(sums, scale), threadIdx.x, THREADS);
+  emit_row(a, row, in, reduce_block_sums<THREADS, MOMENT>(sums, scale), threadIdx.x, THREADS, picked);
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -273,7 +319,9 @@ __device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
   Window w = window(in, a.n);
   i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
   i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  Sums sums = reduce_block_sums<THREADS, MOMENT>(stream<THREADS, V, MOMENT>(w, begin, end, scale), scale);
+  Sums sums = stream<THREADS, V, MOMENT>(w, begin, end, scale);
+  Pick picked = pick(a, row, in, part == 0 && threadIdx.x < 32 ? threadIdx.x : a.k);
+  sums = reduce_block_sums<THREADS, MOMENT>(sums, scale);
   cluster_wait();
   if (threadIdx.x < 3) {
     C x = threadIdx.x == 0 ? sums.m : threadIdx.x == 1 ? sums.s : sums.e;
@@ -287,7 +335,7 @@ __device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
     sums = Sums{(C)__longlong_as_double((i64)p[0]), (C)__longlong_as_double((i64)p[1]),
                 (C)__longlong_as_double((i64)p[2])};
   }
-  emit_row(a, row, in, reduce_sums<32, MOMENT>(sums, scale), threadIdx.x, 32);
+  emit_row(a, row, in, reduce_sums<32, MOMENT>(sums, scale), threadIdx.x, 32, picked);
 }
 #endif
 

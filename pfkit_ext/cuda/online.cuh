@@ -136,13 +136,12 @@ __device__ __forceinline__ void add_exactly(C& s, C& lost, C x) {
 #if PFKIT_DTYPE == 1
 __device__ __forceinline__ C value_of(State r, C lost) { return r.m + log(r.s); }
 #else
-// m + ln s in float32, one rounding and 0.1 ulp. s = 2^k (1 + f), |f| <= 1/3; ln(1 + f) = f + f^2 q(f), a
-// minimax
-// q (error 1.3e-9); the leading part of k ln 2 is exact and joins m by an error-free addition.
-__device__ __forceinline__ C value_of(State r, C lost) {  // s + lost is the sum
-  if (!(r.s > 0 && r.s < INFINITE)) return r.s == 0 ? -INFINITE : r.s;
-  u32 bits = __float_as_uint(r.s), scale = (bits - 0x3f2aaaabu) & 0xff800000u;
-  float f = __uint_as_float(bits - scale) - 1.0f, k = (float)((int)scale >> 23);
+// ln s = k ln 2 + f + the returned rest, for 0 < s < inf: s = 2^k (1 + f), |f| <= 1/3; ln(1 + f) = f + f^2 q(f),
+// a minimax q (error 1.3e-9).
+__device__ __forceinline__ float log_parts(float s, float& k, float& f) {
+  u32 bits = __float_as_uint(s), scale = (bits - 0x3f2aaaabu) & 0xff800000u;
+  f = __uint_as_float(bits - scale) - 1.0f;
+  k = (float)((int)scale >> 23);
   float q = -0x1.151e34p-3f;
   q = q * f + 0x1.23059cp-3f;
   q = q * f - 0x1.ec1a90p-4f;
@@ -152,7 +151,15 @@ __device__ __forceinline__ C value_of(State r, C lost) {  // s + lost is the sum
   q = q * f - 0x1.fffc12p-3f;
   q = q * f + 0x1.5554d2p-2f;
   q = q * f - 0x1.000002p-1f;
-  float rest = (k * 0x1.7f7d1cp-20f + f * f * q) + (f + __fdividef(lost, r.s));  // ln 2 - 0x1.62e4p-1
+  return f * f * q;
+}
+
+// m + ln s in float32, one rounding and 0.1 ulp: the leading part of k ln 2 is exact and joins m by an error-free
+// addition.
+__device__ __forceinline__ C value_of(State r, C lost) {  // s + lost is the sum
+  if (!(r.s > 0 && r.s < INFINITE)) return r.s == 0 ? -INFINITE : r.s;
+  float k, f, end = log_parts(r.s, k, f);
+  float rest = (k * 0x1.7f7d1cp-20f + end) + (f + __fdividef(lost, r.s));  // ln 2 - 0x1.62e4p-1
   float whole = k * 0x1.62e4p-1f, sum = r.m + whole, back = sum - r.m;
   return sum + (((r.m - (sum - back)) + (whole - back)) + rest);
 }

@@ -32,6 +32,7 @@ def test_every_way_to_cut_a_row(exact, normal, ids):
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             x, tokens = normal((rows, n), dtype, "cuda", seed=n), ids((rows,), n, "cuda", ignored=rows > 1)
             token_op._plans.clear()
+            token_op._ready.clear()
             got = token_log_probs(x, tokens, return_entropy=True, return_lse=True)
             assert len(token_op._plans) == 1
             for part, want in zip(got, exact(x, tokens), strict=True):
@@ -120,6 +121,29 @@ def test_another_stream_and_host_thread(normal, ids):
     thread.start()
     thread.join()
     assert torch.equal(found[0], want)
+
+
+def test_a_call_repeated_without_the_checks_is_the_same_call(normal, ids):
+    """The second of equal calls goes straight to the launch; unequal ones do not share it."""
+    x, tokens = normal((5, 3000), device="cuda"), ids((5,), 3000, "cuda", ignored=True)
+    token_op._ready.clear()
+    for options in ({}, {"temperature": 0.5}, {"ignore_index": int(tokens[1])}, {"return_lse": True}):
+        first = token_log_probs(x, tokens, **options)
+        known = len(token_op._ready)
+        again = token_log_probs(x, tokens, **options)
+        assert len(token_op._ready) == known
+        for a, b in zip(first, again, strict=True):
+            assert torch.equal(a, b)
+    assert len(token_op._ready) == 4
+    pairs = token_log_probs(x, tokens[:, None].expand(-1, 2))
+    assert torch.equal(pairs[:, 0], token_log_probs(x, tokens)) and pairs.shape == (5, 2)
+    assert torch.equal(token_log_probs(x, tokens[:, None]), token_log_probs(x, tokens)[:, None])
+    with pytest.raises(TypeError, match="ignore_index"):
+        token_log_probs(x, tokens, ignore_index=[1])
+    y = x.clone().requires_grad_()
+    assert token_log_probs(y, tokens).requires_grad
+    with torch.no_grad():
+        assert torch.equal(token_log_probs(y, tokens), token_log_probs(x, tokens))
 
 
 def test_validation_is_asked_for(normal):

@@ -24,9 +24,9 @@ def plan(shape, dtype=0, strides=None, **changes):
 @pytest.mark.parametrize(
     ("shape", "dtype", "changes", "entries", "grids"),
     [
-        ((1000, 3), 0, {}, ["short_rows<2,1,false>"], [(16, 1)]),
-        ((1000, 128), 0, {}, ["short_rows<32,1,false>"], [(250, 1)]),
-        ((1000, 1024), 3, {"entropy": True}, ["short_rows<32,4,true>"], [(250, 1)]),
+        ((1000, 3), 0, {}, ["short_rows<2,1,1,false>"], [(16, 1)]),
+        ((1000, 128), 0, {}, ["short_rows<32,1,1,false>"], [(250, 1)]),
+        ((1000, 1024), 3, {"entropy": True}, ["short_rows<32,4,1,true>"], [(250, 1)]),
         ((2048, 128256), 0, {}, None, [(2048, 1)]),
         ((16, 32000), 0, {}, ["cluster_rows<512,4,4,false>"], [(64, 1)]),
         ((8, 131072), 3, {}, ["cluster_rows<512,4,8,false>"], [(64, 1)]),

@@ -5,11 +5,11 @@ import struct
 
 import pytest
 
-from pfkit.logprobs import token_plan
-from pfkit.lse import cuda
-from pfkit.lse.cuda_plan import layout
+pytest.importorskip("torch", reason="torch is not installed")
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+from pfkit.logprobs import token_plan  # noqa: E402
+from pfkit.lse import cuda  # noqa: E402
+from pfkit.lse.cuda_plan import layout  # noqa: E402
 
 H200 = dict(
     tokens=1, temperature=1.0, ignore=-100, entropy=False, aligned=True, multiprocessors=132, clusters=True

@@ -7,6 +7,7 @@ of all three goes into one tensor, written once. Second derivatives come from to
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -65,23 +66,32 @@ def _forward_cpu(
     )
 
 
-def _rows(logits: _Tensor) -> tuple[_Tensor, cuda_plan.Layout]:
-    """`logits` with the vocabulary contiguous, copied only if it is not, and their layout as rows."""
-    last = (logits.dim() - 1,)
-    shape = cuda_plan.layout(tuple(logits.shape), logits.stride(), last)
-    if not (shape.contiguous and shape.fits):
-        logits = logits.contiguous()
-        shape = cuda_plan.layout(tuple(logits.shape), logits.stride(), last)
-    return logits, shape
+def _layout(logits: _Tensor) -> cuda_plan.Layout:
+    return cuda_plan.layout(tuple(logits.shape), logits.stride(), (logits.dim() - 1,))
 
 
-def _launches(key: Any, index: int, make: Any) -> Any:
+def _rows(logits: _Tensor) -> _Tensor:
+    """`logits` with the vocabulary contiguous and strides a kernel can follow: copied only if need be."""
+    if logits.stride(-1) == 1 and logits.dim() <= cuda_plan.DIMS + 1:
+        return logits
+    shape = _layout(logits)
+    return logits if shape.contiguous and shape.fits else logits.contiguous()
+
+
+def _launches(key: Any, logits: _Tensor, make: Any) -> Any:
+    """The plan that `make` makes of the layout and the device, ready to be launched, once for each key."""
     found = _plans.get(key)
     if found is None:
         if len(_plans) > 4096:  # callers with ever-changing shapes
             _plans.clear()
-        found = _plans[key] = torch_op._Launches(make(cuda.device(index)), index)
+        index = logits.get_device()
+        found = _plans[key] = torch_op._Launches(make(_layout(logits), cuda.device(index)), index)
     return found
+
+
+def _on(index: int) -> Any:
+    """A context in which CUDA device `index` is current."""
+    return contextlib.nullcontext() if index == torch_op._current_device() else torch.cuda.device(index)
 
 
 def _pointer(x: _Tensor | None) -> int:
@@ -101,24 +111,22 @@ def _forward_cuda(
         return _forward_integer(logits, tokens, temperature, entropy, lse, ignore, kernel)
     parts = empty_parts(logits, tokens, entropy, lse)
     if parts[3].numel():
-        logits, shape = _rows(logits)
-        tokens = tokens.contiguous()
-        launches = _forward_plan(logits, shape, tokens.shape[-1], temperature, entropy, ignore)
-        with torch.cuda.device(launches.index):
+        logits, tokens = _rows(logits), tokens.contiguous()
+        launches = _forward_plan(logits, tokens.shape[-1], temperature, entropy, ignore)
+        with _on(launches.index):
             _launch(launches, logits, tokens, parts)
     return parts
 
 
-def _forward_plan(
-    logits: _Tensor, shape: cuda_plan.Layout, k: int, temperature: float, entropy: bool, ignore: int | None
-) -> Any:
-    index, aligned = logits.get_device(), not logits.data_ptr() & 15
+def _forward_plan(logits: _Tensor, k: int, temperature: float, entropy: bool, ignore: int | None) -> Any:
+    number, aligned = torch_op._NUMBER[logits.dtype], not logits.data_ptr() & 15
+    index = logits.get_device()
     return _launches(
-        (logits.shape, logits.stride(), logits.dtype, index, aligned, k, temperature, ignore, entropy), index,
-        lambda device: token_plan.forward(
-            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
-            entropy=entropy, aligned=aligned, multiprocessors=device.multiprocessors,
-            clusters=device.capability >= (9, 0),
+        (logits.shape, logits.stride(), number, index, aligned, k, temperature, ignore, entropy),
+        logits,
+        lambda shape, device: token_plan.forward(
+            shape, number, tokens=k, temperature=temperature, ignore=ignore, entropy=entropy, aligned=aligned,
+            multiprocessors=device.multiprocessors, clusters=device.capability >= (9, 0),
         ),
     )  # fmt: skip
 
@@ -195,19 +203,27 @@ def _backward_cuda(
     out = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
     if not out.numel():
         return out
-    logits, shape = _rows(logits)
-    index, k, moment = logits.get_device(), tokens.shape[-1], entropy is not None
-    key = ("gradient", logits.shape, logits.stride(), logits.dtype, index, k, temperature, ignore, moment)
+    logits, tokens, state = _rows(logits), tokens.contiguous(), state.contiguous()
+    number, k, moment = torch_op._NUMBER[logits.dtype], tokens.shape[-1], entropy is not None
     launches = _launches(
-        key, index,
-        lambda device: token_plan.backward(
-            shape, torch_op._NUMBER[logits.dtype], tokens=k, temperature=temperature, ignore=ignore,
-            entropy=moment,
+        (
+            "gradient",
+            logits.shape,
+            logits.stride(),
+            number,
+            logits.get_device(),
+            k,
+            temperature,
+            ignore,
+            moment,
         ),
-    )  # fmt: skip
-    given = [None if g is None else g.to(state.dtype).contiguous() for g in (log_probs, entropy, lse)]
-    tokens, state = tokens.contiguous(), state.contiguous()
-    with torch.cuda.device(index):
+        logits,
+        lambda shape, device: token_plan.backward(
+            shape, number, tokens=k, temperature=temperature, ignore=ignore, entropy=moment
+        ),
+    )
+    with _on(launches.index):
+        given = [None if g is None else g.to(state.dtype).contiguous() for g in (log_probs, entropy, lse)]
         launches(
             logits.data_ptr(), *map(_pointer, given), state.data_ptr(), 0, _pointer(tokens), out.data_ptr()
         )
@@ -464,11 +480,15 @@ def make_ready(
     ignore: int | None,
 ) -> None:
     """Remember a call whose arguments have been checked, if it can be repeated without a copy."""
-    rows, shape = _rows(logits)
-    if rows is not logits or not logits.numel() or tokens.dtype != torch.int64 or not tokens.is_contiguous():
+    if (
+        _rows(logits) is not logits
+        or not logits.numel()
+        or tokens.dtype != torch.int64
+        or not tokens.is_contiguous()
+    ):
         return
     k = tokens.shape[-1] if tokens.dim() == logits.dim() else 1
-    launches = _forward_plan(logits, shape, k, temperature, entropy, ignore)
+    launches = _forward_plan(logits, k, temperature, entropy, ignore)
     lead, kind = logits.shape[:-1], {"dtype": compute_dtype(logits.dtype), "device": logits.device}
     if len(_ready) > 4096:
         _ready.clear()

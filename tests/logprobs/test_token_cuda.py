@@ -125,7 +125,7 @@ def test_another_stream_and_host_thread(normal, ids):
 
 def test_a_call_repeated_without_the_checks_is_the_same_call(normal, ids):
     """The second of equal calls goes straight to the launch; unequal ones do not share it."""
-    x, tokens = normal((5, 3000), device="cuda"), ids((5,), 3000, "cuda", ignored=True)
+    x, tokens = normal((5, 3000), device="cuda"), ids((5,), 3000, "cuda")
     token_op._ready.clear()
     for options in ({}, {"temperature": 0.5}, {"ignore_index": int(tokens[1])}, {"return_lse": True}):
         first = token_log_probs(x, tokens, **options)

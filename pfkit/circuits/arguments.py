@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,13 +26,18 @@ def as_tensor(x: Any, name: str) -> torch.Tensor:
     """`x` as a tensor of numbers."""
     if isinstance(x, torch.Tensor):
         t = x
+        if t.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}")
     else:
+        if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
+            x = np.ma.filled(x.astype(np.float64), np.nan)  # what is masked is missing
         a = np.asarray(x)
         if a.dtype.kind not in "biuf":
             raise TypeError(f"{name} must hold numbers, got dtype {a.dtype}")
         if a.dtype.kind == "u" and a.dtype.itemsize > 1:
             a = a.astype(np.int64)
-        t = torch.from_numpy(np.ascontiguousarray(a))
+        a = np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("="))
+        t = torch.from_numpy(a if a.flags.writeable else a.copy())
     if t.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {t.dtype}")
     return t
@@ -44,6 +51,8 @@ def prepared(circuit: Circuit, x: Any, name: str, validate: bool) -> torch.Tenso
             f"{name} must be (rows, {circuit.n_variables} variables), got shape {tuple(t.shape)}"
         )
     t = t.to(circuit.device)
+    if circuit.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"a circuit computes in float32 or float64, this one is {circuit.dtype}")
     n_categories = circuit.inputs.n_categories
     if n_categories is None:
         t = t.to(circuit.dtype)
@@ -73,3 +82,36 @@ def categories(t: torch.Tensor, n_categories: int, name: str, validate: bool) ->
                 f"[0, {n_categories}), or -1 or NaN for missing"
             )
     return whole
+
+
+def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
+    """Raise unless `value` is a finite number > 0 (or >= 0)."""
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
+        raise ValueError(f"{name} must be {'>= 0' if zero else '> 0'} and finite, got {value!r}")
+
+
+def check_count(name: str, value: Any) -> None:
+    """Raise unless `value` is an integer >= 1."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name} must be >= 1, got {value!r}")
+
+
+def check_pair(name: str, value: Any) -> tuple[float, float]:
+    """`value` as two numbers; TypeError if it is anything else."""
+    try:
+        first, last = (float(part) for part in value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be two numbers, got {value!r}") from None
+    return first, last
+
+
+def check_edges(edges: Any) -> list[tuple[int, int]]:
+    """Pairs of integers; TypeError if they are anything else."""
+    try:
+        return [(operator.index(a), operator.index(b)) for a, b in edges]
+    except (TypeError, ValueError):
+        raise TypeError(f"edges must be pairs of variables, as [(0, 1), (1, 2)], got {edges!r}") from None

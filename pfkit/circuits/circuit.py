@@ -126,7 +126,8 @@ class Circuit(nn.Module):
 
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes when a parameter does, in place or by replacement: a key for what is derived from them."""
-        return tuple((p.data_ptr(), p._version) for p in self.parameters())
+        # inference tensors count no versions: they cannot be changed outside inference mode
+        return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters())
 
     def data(self, x: Any, *, name: str = "x", validate: bool = True) -> Tensor:
         """`x` as the layers read it: (B, V) on the circuit's device, int64 with -1 for missing, or, for

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .arguments import check_count, check_pair, check_positive
 from .counts import GraphedCounts, expected_counts
 
 if TYPE_CHECKING:
@@ -255,9 +256,11 @@ def fit(
     for name, count in (("batch", batch), ("patience", patience)):
         if count is not None:
             check_count(name, count)
-    first, last = (float(s) for s in step)
+    first, last = check_pair("step", step)
     if not (0 < last <= first <= 1):
         raise ValueError(f"step must be (first, last) with 0 < last <= first <= 1, got {step}")
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be callable, got {progress!r}")
     n = data.shape[0]
     random = np.random.default_rng(rng)
     rows = min(n, batch or 4096)
@@ -305,25 +308,20 @@ def fit(
 
 
 def mean_log_likelihood(circuit: Circuit, x: Any, *, rows: int = 4096) -> float:
-    """Mean log p(x) a row, in nats, computed in pieces of `rows`; x as ``Circuit.log_prob`` takes it."""
+    """Mean log p(x) a row, in nats, computed in pieces of `rows`; x as ``Circuit.log_prob`` takes it.
+
+    Raises
+    ------
+    ValueError
+        For no rows.
+    """
+    check_count("rows", rows)
+    data = circuit.data(x)
+    if not data.shape[0]:
+        raise ValueError("x has no rows")
+    total = 0.0
     with torch.no_grad():
-        parts = [
-            circuit.log_prob(x[at : at + rows]).sum(dtype=torch.float64) for at in range(0, x.shape[0], rows)
-        ]
-    return float(torch.stack(parts).sum()) / x.shape[0]
-
-
-def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
-    """Raise unless `value` is a finite number > 0 (or >= 0)."""
-    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        raise ValueError(f"{name} must be {'>= 0' if zero else '> 0'} and finite, got {value!r}")
-
-
-def check_count(name: str, value: Any) -> None:
-    """Raise unless `value` is an integer >= 1."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer):
-        raise TypeError(f"{name} must be an integer, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be >= 1, got {value!r}")
+        for at in range(0, data.shape[0], rows):
+            piece = circuit.log_prob(data[at : at + rows], validate=False)
+            total += float(piece.sum(dtype=torch.float64))
+    return total / data.shape[0]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from .arguments import as_tensor
 from .kernel_sum import kernel_sum
 from .propagate import downward, upward
 
@@ -65,7 +66,7 @@ def _evidence(circuit: Circuit, n: int, given: Any) -> Tensor:
     if given is None:
         missing = math.nan if circuit.inputs.family == "gaussian" else -1
         return circuit.data(torch.full((n, circuit.n_variables), missing, device=circuit.device))
-    t = given if isinstance(given, torch.Tensor) else torch.as_tensor(np.asarray(given))
+    t = as_tensor(given, "given")
     if t.dim() == 1:
         t = t.unsqueeze(0).expand(n, -1)
     t = circuit.data(t, name="given")

@@ -164,6 +164,8 @@ def rooted(n_variables: int, edges: Sequence[tuple[int, int]], root: int) -> tup
     ValueError
         If `edges` is no spanning tree of the variables, or `root` is no variable.
     """
+    if isinstance(root, bool) or not hasattr(root, "__index__"):
+        raise TypeError(f"root must be a variable's number, got {root!r}")
     if not 0 <= root < n_variables:
         raise ValueError(f"root must be a variable in [0, {n_variables}), got {root}")
     near: list[list[int]] = [[] for _ in range(n_variables)]

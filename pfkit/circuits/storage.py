@@ -55,8 +55,15 @@ def _broken(what: str) -> ValueError:
 
 
 def _read(path: Any) -> dict[str, np.ndarray]:
+    if not hasattr(path, "read"):
+        with open(os.fspath(path), "rb") as stream:
+            return _arrays(stream, path)
+    return _arrays(path, path)
+
+
+def _arrays(stream: Any, path: Any) -> dict[str, np.ndarray]:
     try:
-        file = np.load(path, allow_pickle=False)
+        file = np.load(stream, allow_pickle=False)
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise _broken(f"{path!r} is not an npz file, or is cut short ({error})") from error
     if not isinstance(file, np.lib.npyio.NpzFile):

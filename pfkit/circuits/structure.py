@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .arguments import as_tensor, categories
+from .arguments import as_tensor, categories, check_count, check_edges, check_positive
 from .circuit import Circuit
 from .layers import FAMILIES, InputLayer
-from .learning import check_count, normalized_counts
+from .learning import normalized_counts
 from .regions import RegionGraph, rooted, tree_centre, tree_regions
 
 Tensor = torch.Tensor
+MAX_CATEGORIES = 1 << 16
 
 
 def _complete(x: Any, n_categories: int | None) -> tuple[Tensor, int]:
@@ -27,9 +28,11 @@ def _complete(x: Any, n_categories: int | None) -> tuple[Tensor, int]:
     t = as_tensor(x, "x")
     if t.dim() != 2 or not t.shape[0] or not t.shape[1]:
         raise ValueError(f"x must be (rows, variables), both > 0, got shape {tuple(t.shape)}")
-    if n_categories is not None and n_categories < 1:
-        raise ValueError(f"n_categories must be >= 1, got {n_categories}")
-    t = categories(t, n_categories or 1 << 16, "x", True)
+    if n_categories is not None:
+        check_count("n_categories", n_categories)
+        if n_categories > MAX_CATEGORIES:
+            raise ValueError(f"n_categories must be at most {MAX_CATEGORIES}, got {n_categories}")
+    t = categories(t, n_categories or MAX_CATEGORIES, "x", True)
     if bool((t < 0).any()):
         raise ValueError("x must have no missing entries to learn a structure from")
     return t, n_categories or int(t.max()) + 1
@@ -48,8 +51,7 @@ def mutual_information(x: Any, *, n_categories: int | None = None, pseudocount: 
         Added to the count of each of the C * C cells of a pair.
     """
     t, n_categories = _complete(x, n_categories)
-    if not pseudocount >= 0:
-        raise ValueError(f"pseudocount must be >= 0, got {pseudocount}")
+    check_positive("pseudocount", pseudocount, zero=True)
     n, n_variables = t.shape
     c = n_categories
     total = n + pseudocount * c * c
@@ -236,7 +238,7 @@ def hclt(
         t, c = _complete(x, 2 if family == "bernoulli" else n_categories)
     n_variables = t.shape[1]
     if edges is not None:
-        edges = [(int(a), int(b)) for a, b in edges]
+        edges = check_edges(edges)
     elif family == "gaussian":
         edges = spanning_tree(information)
     elif c > bins:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,15 @@ from pfkit.circuits import Circuit, InputLayer, RegionGraph, hclt  # noqa: E402
 from pfkit.circuits.propagate import downward, upward  # noqa: E402
 
 FAMILIES = ("categorical", "bernoulli", "gaussian")
+
+
+@pytest.fixture(autouse=True)
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
 TREES = (1, 2)
 
 
@@ -42,6 +52,10 @@ def test_the_forms_of_data_agree(small, rows):
     assert torch.equal(bits.log_prob(full % 2 == 1), bits.log_prob(full % 2))
     assert circuit.log_prob(full[::-1, ::-1]).shape == (12,)  # negative strides
     assert circuit.log_prob(np.empty((0, 6))).shape == (0,)
+    assert torch.equal(circuit.log_prob(whole.astype(">f8")), want)
+    assert torch.equal(circuit.log_prob(np.ma.array(full, mask=np.isnan(x))), want)
+    whole.flags.writeable = False
+    assert torch.equal(circuit.log_prob(whole), want)  # without a warning
 
 
 @pytest.mark.parametrize("trees", TREES)
@@ -221,6 +235,15 @@ def test_state_dict_and_dtype_round_trip(small, rows):
     assert b.version() != version
 
 
+def test_inference_mode(small, rows):
+    want = small().log_prob(rows()).detach()
+    with torch.inference_mode():
+        circuit = small()
+        assert circuit.version() == circuit.version()
+        assert torch.equal(circuit.log_prob(rows()), want)
+        circuit.fit(rows(), epochs=1)
+
+
 def test_module_call_and_repr(small, rows):
     circuit = small()
     assert torch.equal(circuit(rows()), circuit.log_prob(rows()))
@@ -257,6 +280,8 @@ X = np.zeros((2, 6), np.int64)
         (torch.zeros(2, 6, dtype=torch.complex64), TypeError, "complex"),
         (np.array([["a"] * 6]), TypeError, "numbers"),
         (None, TypeError, "numbers"),
+        ("abc", TypeError, "numbers"),
+        (torch.zeros(2, 6).to_sparse(), TypeError, "dense"),
         (np.array([[None] * 6]), TypeError, "numbers"),
     ],
 )
@@ -271,6 +296,20 @@ def test_bad_gaussian_data(small):
         x[1, 2] = value
         with pytest.raises(ValueError, match="finite"):
             small("gaussian").log_prob(x)
+
+
+def test_no_rows_are_no_error(small):
+    circuit = small()
+    none = np.empty((0, 6))
+    for lse in ("matmul", "fuse", "int"):
+        assert circuit.log_prob(none, lse=lse).shape == (0,)
+    assert circuit.mpe(none).shape == circuit.sample(0).shape == circuit.expectation(none).shape == (0, 6)
+    assert circuit.conditionals(none).shape == (0, 6, 3)
+
+
+def test_half_precision_circuits_are_refused(small):
+    with pytest.raises(TypeError, match="float16"):
+        small().half().log_prob(X)
 
 
 def test_bad_kernel_names(small):

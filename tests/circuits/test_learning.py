@@ -219,6 +219,10 @@ def test_many_categories_are_counted_as_few(small):
         (dict(batch=0), ValueError, "batch"),
         (dict(batch="all"), TypeError, "batch"),
         (dict(step=(0.1, 0.5)), ValueError, "step"),
+        (dict(step=0.1), TypeError, "two numbers"),
+        (dict(step="ab"), TypeError, "two numbers"),
+        (dict(step=None), TypeError, "two numbers"),
+        (dict(progress=3), TypeError, "callable"),
         (dict(step=(2.0, 0.5)), ValueError, "step"),
         (dict(step=(0.5, 0.0)), ValueError, "step"),
         (dict(step=(math.nan, 0.1)), ValueError, "step"),
@@ -237,6 +241,18 @@ def test_many_categories_are_counted_as_few(small):
 def test_bad_keywords(keywords, error, message, small, rows):
     with pytest.raises(error, match=message):
         small().fit(rows(), **keywords)
+
+
+def test_mean_log_likelihood(small, rows):
+    circuit, x = small(), rows()
+    want = float(circuit.log_prob(x).detach().mean())
+    for form in (x, x.tolist(), torch.from_numpy(x)):
+        for pieces in (1, 5, 4096):
+            assert mean_log_likelihood(circuit, form, rows=pieces) == pytest.approx(want, rel=1e-12)
+    with pytest.raises(ValueError, match="no rows"):
+        mean_log_likelihood(circuit, x[:0])
+    with pytest.raises(ValueError, match="rows must be >= 1"):
+        mean_log_likelihood(circuit, x, rows=0)
 
 
 def test_no_rows_and_no_accumulation(small):

@@ -142,6 +142,17 @@ def test_gaussian_tree_follows_correlation():
     assert circuit.graph == hclt(x, 2, family="gaussian", root=0, edges=[(v, v + 1) for v in range(4)]).graph
 
 
+@pytest.mark.parametrize("family", ["categorical", "bernoulli", "gaussian"])
+@pytest.mark.parametrize("shape, k", [((20, 1), 3), ((20, 2), 3), ((1, 4), 2), ((3, 4), 30), ((20, 4), 1)])
+def test_small_extremes_learn(family, shape, k):
+    """One variable, one row, more states than rows, one state."""
+    x = np.random.default_rng(0).integers(0, 2, shape)
+    circuit = hclt(x, k, family=family, rng=0, n_categories=2)
+    circuit.fit(x, epochs=2, rng=0)
+    assert torch.isfinite(circuit.log_prob(x)).all()
+    assert all(torch.isfinite(p).all() for p in circuit.parameters())
+
+
 GOOD = np.zeros((4, 3), np.int64)
 
 
@@ -167,6 +178,18 @@ GOOD = np.zeros((4, 3), np.int64)
         (lambda: hclt([[0.0, math.inf]], 2, family="gaussian"), ValueError, "finite"),
         (lambda: hclt(GOOD, 2, rng=-1), ValueError, "non-negative"),
         (lambda: chow_liu(GOOD, root=7), ValueError, "root"),
+        (lambda: hclt(GOOD, 2, root="a"), TypeError, "root"),
+        (lambda: hclt(GOOD, 2, root=1.5), TypeError, "1.5"),
+        (lambda: hclt(GOOD, 2, root=-1), ValueError, "-1"),
+        (lambda: hclt(GOOD, 2, edges=5), TypeError, "edges"),
+        (lambda: hclt(GOOD, 2, edges=[(0, 1, 2)]), TypeError, "edges"),
+        (lambda: hclt(GOOD, 2, edges=["ab", "cd"]), TypeError, "edges"),
+        (lambda: hclt(GOOD, 2, bins=0), ValueError, "bins"),
+        (lambda: hclt(GOOD, True), TypeError, "num_latents"),
+        (lambda: chow_liu_tree(GOOD, n_categories=3.0), TypeError, "n_categories"),
+        (lambda: chow_liu_tree(GOOD, n_categories=2**40), ValueError, "at most 65536"),
+        (lambda: chow_liu_tree(GOOD, pseudocount="a"), TypeError, "pseudocount"),
+        (lambda: chow_liu_tree(GOOD, pseudocount=math.inf), ValueError, "pseudocount"),
     ],
 )
 def test_bad_arguments(call, error, message):

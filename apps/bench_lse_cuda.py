@@ -140,8 +140,10 @@ def read_only(inputs: list[Any], weigh: bool = False) -> list[Callable[[], Any]]
 
     rows, n = inputs[0].shape
     out = torch.empty(rows, device="cuda")
-    entry, threads, blocks = ("weigh_rows<512>", 512, 4) if weigh else ("read_rows<256,8>", 256, 4)
-    kernel = cuda.DeviceKernel("floor.cu", entry, torch_op._NUMBER[inputs[0].dtype], threads, blocks)
+    batch = 4 if n * inputs[0].element_size() <= 1 << 16 else 8
+    entry, threads, blocks = ("weigh_rows<512>", 512, 4) if weigh else (f"read_rows<256,{batch}>", 256, 4)
+    dtype = torch_op._NUMBER[inputs[0].dtype]
+    kernel = cuda.DeviceKernel("floor.cu", entry, dtype, threads, blocks, early=True)
     arguments = cuda.pack_arguments(n, rows, [(rows, n)], [(n, 1)])
     launch = cuda.device(torch.cuda.current_device()).launch(kernel, (rows, 1), arguments)
     index = torch.cuda.current_device()
@@ -531,8 +533,8 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{found['device']}, torch {torch.__version__}, NVRTC {'.'.join(map(str, cuda.nvrtc().version))}")
     for name in arguments.tables or TABLES:
         TABLES[name](found.setdefault(name, {}))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found, indent=1))
+        if arguments.json:
+            arguments.json.write_text(json.dumps(found, indent=1))
     return 0
 
 

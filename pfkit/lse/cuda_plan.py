@@ -10,8 +10,8 @@ columns (neighbouring results are contiguous). Nothing is ever transposed or cop
   rows, slices whose partial results a second kernel combines in a fixed order;
 * any other strides: a block walks 32 (8, 1) neighbouring results and splits their terms over its threads.
 
-The order-free integer kernel needs the maximum first: rows of up to 65536 vectors stay in the registers of a
-block or cluster, longer ones are read twice.
+The order-free integer kernel needs the maximum first: rows of up to 4096 vectors stay in registers, many rows
+of up to 98000 in the shared memory of a block or cluster; others are read twice.
 
 A plan depends on shapes, strides, dtype and the device, never on data: equal calls give equal bits.
 """
@@ -88,10 +88,11 @@ def layout(shape: tuple[int, ...], strides: tuple[int, ...], dims: tuple[int, ..
 
 @dataclass(frozen=True)
 class Step:
-    """One launch of a plan."""
+    """One launch of a plan. `resident`: blocks take rows in turn, no more of them than the device holds."""
 
     kernel: DeviceKernel
     grid: tuple[int, int]
+    resident: bool = False
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ def reduction(
     skip = 0 if aligned and shape.aligned(per_vector) else per_vector - 1
     vectors = _ceil(shape.n + skip, per_vector)
 
-    def kernel(entry: str, threads: int, blocks: int = 1, cluster: int = 1) -> DeviceKernel:
-        return DeviceKernel(source, entry, dtype, threads, blocks, cluster, define=define)
+    def kernel(entry: str, threads: int, blocks: int = 1, cluster: int = 1, shared: int = 0) -> DeviceKernel:
+        return DeviceKernel(source, entry, dtype, threads, blocks, cluster, shared, define, early=True)
 
     def plan(*steps: Step, splits: int = 1, part_bytes: int = 0) -> Plan:
         arguments = pack_arguments(
@@ -161,15 +162,24 @@ def reduction(
             columns = 8
         blocks, lines = _ceil(shape.rows, columns), 256 // columns
         splits = 1
-        if lse != "int" and blocks < 2 * multiprocessors:
-            most = 256 if lse in PAIRWISE else 1024
+        if blocks < 2 * multiprocessors:
+            most = 1024 if lse == "fuse" else 256
             splits = max(1, min(_ceil(4 * multiprocessors, blocks), shape.n // (lines * 16), most))
-        first = Step(kernel(f"strided<{columns}>", 256, 4), (blocks, splits))
+        grid = (blocks, splits)
         if splits == 1:
-            return plan(first)
+            return plan(Step(kernel(f"strided<{columns}>", 256, 4), grid))
+        if lse == "int":
+            return plan(
+                Step(kernel(f"strided_maximum<{columns}>", 256, 4), grid),
+                Step(kernel(f"strided_total<{columns}>", 256, 4), grid),
+                Step(kernel("split_emit<128>", 128, 4), (shape.rows, 1)),
+                splits=splits, part_bytes=24,
+            )  # fmt: skip
         return plan(
-            first, Step(kernel("combine", 128, 4), (shape.rows, 1)), splits=splits, part_bytes=state_bytes
-        )
+            Step(kernel(f"strided<{columns}>", 256, 4), grid),
+            Step(kernel("combine", 128, 4), (shape.rows, 1)),
+            splits=splits, part_bytes=state_bytes,
+        )  # fmt: skip
 
     if vectors <= 256:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
@@ -197,8 +207,10 @@ def reduction(
         parts = max(1, min(_ceil(2 * multiprocessors, shape.rows), vectors // 2048))
     if parts == 1:
         threads, v, blocks = (128, 4, 8) if vectors <= 512 else (256, 4, 4)
-        if vectors > 4096 and dtype != 1:
-            threads, v, blocks = 512, 2, 4
+        if dtype == 1:  # its exponentials take registers
+            v = 2
+        elif vectors > 4096:
+            threads, v = (256, 8) if dtype == 0 else (512, 2)
         return plan(Step(kernel(f"long_rows<{threads},{v}>", threads, blocks), (shape.rows, 1)))
     if clusters and vectors <= 8 * 16384:
         size = min(8, _power_of_two(parts))
@@ -221,6 +233,13 @@ def _int_rows(shape: Layout, vectors: int, multiprocessors: int, clusters: bool,
     if vectors <= 4096:
         threads = 128 if vectors <= 1024 else 256 if vectors <= 2048 else 512
         return rows(f"held_rows<{threads},8,1>", threads, 1024 // threads)
+    if clusters:
+        for threads, blocks, cluster in ((256, 2, 1), (512, 1, 1), (512, 1, 2), (256, 2, 8), (512, 1, 8)):
+            chip = 3 * 8 * threads * cluster  # vectors; a slice begins and ends within one
+            if vectors + cluster <= chip and cluster * shape.rows >= blocks * multiprocessors:
+                entry = f"resident_rows<{threads},8,3,{cluster}>"
+                resident = kernel(entry, threads, blocks, cluster, 3 * 8 * threads * 16)
+                return plan(Step(resident, (cluster * shape.rows, 1), resident=True))
     if clusters and vectors <= 8192:
         return rows("held_rows<256,8,4>", 256, 4, 4)
     if clusters and (8 * shape.rows >= multiprocessors or vectors <= 131072):
@@ -241,7 +260,8 @@ def gradient(lse: str, shape: Layout, dtype: int) -> Plan:
     """The plan of the gradient of "fuse" or "int" for contiguous rows, written as contiguous rows."""
     per_vector = 16 // BYTES[dtype]
     blocks = _ceil(shape.n + per_vector, 256 * 4 * per_vector)
+    kernel = DeviceKernel(SOURCES[lse][0], "backward<256,4>", dtype, 256, 4, early=True)
     return Plan(
-        (Step(DeviceKernel(SOURCES[lse][0], "backward<256,4>", dtype, 256, 4), (shape.rows * blocks, 1)),),
+        (Step(kernel, (shape.rows * blocks, 1)),),
         pack_arguments(shape.n, shape.rows, list(shape.kept), list(shape.reduced)),
     )

@@ -180,7 +180,11 @@ class _Launches:
     def __init__(self, plan: cuda_plan.Plan, index: int) -> None:
         self.index = index
         self.device = cuda.device(index)
-        self.steps = [self.device.launch(step.kernel, step.grid, plan.arguments) for step in plan.steps]
+        self.steps = []
+        for step in plan.steps:
+            most = self.device.resident_blocks(step.kernel) if step.resident else step.grid[0]
+            grid = min(step.grid[0], most), step.grid[1]
+            self.steps.append(self.device.launch(step.kernel, grid, plan.arguments))
         self.workspace = plan.workspace
 
     def __call__(self, *pointers: int) -> None:

@@ -241,18 +241,18 @@ __device__ __forceinline__ C largest_lane(C m) {
 }
 
 // ---- results ----------------------------------------------------------------------------------------------
-__device__ __forceinline__ void store_value(const Args& a, i64 row, double value) {
+__device__ __noinline__ void store_other(const Args& a, i64 row, double value) {  // rarely: kept out of the way
   switch ((int)a.out_dtype) {
-    case 0: ((float*)a.out)[row] = (float)value; break;
     case 1: ((double*)a.out)[row] = value; break;
     case 2: ((u16*)a.out)[row] = float_to_half((float)value); break;
     default: ((u16*)a.out)[row] = float_to_bfloat((float)value);
   }
 }
 
-__device__ __forceinline__ void store_value(const Args& a, i64 row, float value) {
-  if (a.out_dtype == 0) ((float*)a.out)[row] = value;
-  else store_value(a, row, (double)value);
+template <class T>
+__device__ __forceinline__ void store_value(const Args& a, i64 row, T value) {
+  if (a.out_dtype == 0) ((float*)a.out)[row] = (float)value;
+  else store_other(a, row, (double)value);
 }
 
 // ---- thread-block clusters (compute capability 9.0) -------------------------------------------------------

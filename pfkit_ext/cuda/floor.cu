@@ -17,6 +17,7 @@ __device__ __forceinline__ void read_rows(const Args& a) {
 #pragma unroll
     for (int k = 0; k < V; ++k) seen |= v[k].x & v[k].y & v[k].z & v[k].w;
   }
+  let_next_kernel_start();
   if (seen == 0x5eed5eedu && a.out) ((u32*)a.out)[0] = seen;
 }
 
@@ -30,6 +31,7 @@ __device__ __forceinline__ void weigh_rows(const Args& a) {
     sum += weight_at(x, (C)64);
     x -= (C)0x1p-6;
   }
+  let_next_kernel_start();
   if (sum == 1 && a.out) ((u64*)a.out)[0] = sum;
 }
 

@@ -119,6 +119,7 @@ __device__ __forceinline__ double total_as_double(Total t) {  // rounded once
 // ---- log2 of a total in Q7.48 -----------------------------------------------------------------------------
 __device__ __noinline__ u64 log2_by_squaring(u64 y) {  // y: leading 64 bits; the 48 fraction bits of log2
   u64 out = 0;
+#pragma unroll 1
   for (int k = 47; k >= 0; --k) {
     u64 hi = __umul64hi(y, y), lo = y * y;
     u64 top = hi >> 63;                      // y * y >> 127: did the square pass 2?
@@ -136,28 +137,35 @@ __device__ __forceinline__ u64 log2_fraction(u64 y) {
   u64 c = entry.reciprocal;                  // Q9, about 512 / (1 + (j + 1/2) / 128)
   u64 hi = __umul64hi(y, c), lo = y * c;     // y c in Q72
   i64 r = (i64)((hi - 256u) << 62 | lo >> 2);  // Q70, |r| < 2^-7
-  double x = (double)r * 0x1p-70;            // 1 / ln 2 times 1/2 - x/3 + x^2/4 - .. - x^7/9
-  double x2 = x * x;                         // any rounding will do: the margin below is far wider
-  double s01 = x * -0x1.ec709dc3a03fdp-2 + 0x1.71547652b82fep-1;
-  double s23 = x * -0x1.2776c50ef9bfep-2 + 0x1.71547652b82fep-2;
-  double s45 = x * -0x1.a61762a7aded9p-3 + 0x1.ec709dc3a03fdp-3;
-  double s67 = x * -0x1.484b13d7c02a9p-3 + 0x1.71547652b82fep-3;
+  // -2^62 x^2 (1/2 - x/3 + x^2/4 - .. - x^7/9) / ln 2 for x = r 2^-70, with the powers of 2 in the constants;
+  // any rounding will do: the margin below is far wider
+  double x = (double)r, x2 = x * x;
+  double s01 = x * 0x1.ec709dc3a03fdp-150 - 0x1.71547652b82fep-79;
+  double s23 = x * 0x1.2776c50ef9bfep-290 - 0x1.71547652b82fep-220;
+  double s45 = x * 0x1.a61762a7aded9p-431 - 0x1.ec709dc3a03fdp-361;
+  double s67 = x * 0x1.484b13d7c02a9p-571 - 0x1.71547652b82fep-501;
   double s = (s67 * x2 + s45) * (x2 * x2) + (s23 * x2 + s01);
-  i64 rest = (i64)rint(-x2 * s * 0x1p62);
+  i64 rest = (i64)rint(x2 * s);
   i64 f = (i64)entry.log2 + (__mul64hi(r, 0x5c551d94ae0bf85ell) >> 6) + rest;
   u32 below = (u32)f & 16383u;
   return below < 16u || below >= 16384u - 16u ? log2_by_squaring(y) : (u64)f >> 14;
 }
 
 // log2 of hi * 2^64 + lo > 0, minus 52, times 2^48: the exponent of the sum at scale 2^52.
-__device__ __forceinline__ i64 log2_total(u64 hi, u64 lo) {
+__device__ __noinline__ i64 log2_of_128_bits(u64 hi, u64 lo) {
   int e = hi ? 127 - __clzll((i64)hi) : 63 - __clzll((i64)lo);
   u64 y = e <= 63 ? lo << (63 - e) : e == 127 ? hi : (hi << (127 - e)) | (lo >> (e - 63));
   return ((i64)(e - 52) << 48) + (i64)log2_fraction(y);
 }
 
-__device__ __forceinline__ double value_of(Total t, double m) {  // m + ln(T / 2^52); nats
+__device__ __forceinline__ i64 log2_total(u64 hi, u64 lo) {
+  if (hi || !(lo >> 32)) return log2_of_128_bits(hi, lo);
+  int zeros = __clz((int)(lo >> 32));  // most totals: short code, which a short row waits for
+  return ((i64)(11 - zeros) << 48) + (i64)log2_fraction(lo << zeros);
+}
+
+__device__ __forceinline__ double value_of(Total t, double m) {  // m + ln(T / 2^52), nats; T > 0
   u64 hi, lo;
   to_128(t, hi, lo);
-  return __dadd_rn(m, __dmul_rn((double)log2_total(hi, lo) * 0x1p-48, 0.6931471805599453));
+  return __dadd_rn(m, __dmul_rn((double)log2_total(hi, lo), 0x1.62e42fefa39efp-49));  // ln 2 / 2^48
 }

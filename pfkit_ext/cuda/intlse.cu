@@ -1,10 +1,11 @@
 // IntLSE, order-free: the sum is an integer, so its bits do not depend on the launch and equal the CPU
 // kernel's.
 //
-// The true maximum comes first. A row therefore stays in registers between the maximum and the sum (of one
-// block, or of a cluster of blocks for long rows: one read of memory), or is read twice. NaN and infinities
+// The true maximum comes first. A row therefore stays on chip between the maximum and the sum (in registers or
+// shared memory of one block, or of a cluster of blocks for long rows: one read of memory), or is read twice. NaN and infinities
 // are settled on the maximum, before any conversion. The arithmetic and its bound are in integer.cuh.
 #include "common.cuh"
+#include "bulk.cuh"
 #include "integer.cuh"
 #include "short_rows.cuh"
 #include "gradient.cuh"
@@ -22,7 +23,14 @@ __device__ __forceinline__ bool finite(C m) { return m - m == 0; }
 // Every kernel brings the table of the final logarithm on chip while it waits for its first loads.
 template <int THREADS>
 __device__ __forceinline__ void stage_table() {
-  for (int i = threadIdx.x; i < 128; i += THREADS) log2_table[i] = LOG2_TABLE[i];
+  if (THREADS >= 128) {
+    if (THREADS == 128 || threadIdx.x < 128)
+      ((uint4*)log2_table)[threadIdx.x] = ((const uint4*)LOG2_TABLE)[threadIdx.x];
+  } else {
+#pragma unroll
+    for (int i = 0; i < 128; i += THREADS)
+      ((uint4*)log2_table)[i + threadIdx.x] = ((const uint4*)LOG2_TABLE)[i + threadIdx.x];
+  }
 }
 
 // ---- trees ------------------------------------------------------------------------------------------------
@@ -236,6 +244,126 @@ __device__ __forceinline__ void cluster_rows(const Args& a) {
 }
 #endif
 
+#if __CUDA_ARCH__ >= 900
+// ---- rows on chip: shared memory, the next row arriving while this one is summed --------------------------
+// A cluster takes rows in turn. Every warp owns a ring of STAGES chunks of V * 32 vectors and the bulk loads
+// that fill it; a row takes up to STAGES of them, and a chunk goes back to the ring as soon as its weights
+// are summed. Blocks of a cluster meet once a row: the maximum of this row and the total of the one before.
+template <int THREADS, int V, int STAGES, int BLOCKS>
+__device__ __forceinline__ void resident_rows(const Args& a) {
+  constexpr int CHUNK = V * 32, WARPS = THREADS / 32;
+  extern __shared__ __align__(128) uint4 ring[];
+  __shared__ u64 arrived[WARPS * STAGES];
+  __shared__ u64 maxima[2][BLOCKS];
+  __shared__ Total totals[2][BLOCKS];
+  __shared__ Total sums[32];  // finished rows: a warp emits them side by side
+  __shared__ C tops[32];
+  if (BLOCKS > 1) cluster_arrive();
+  const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 * STAGES;  // first stage of this warp
+  if (lane < STAGES) barrier_init(arrived + mine + lane);
+  __syncwarp();
+  const u32 part = BLOCKS > 1 ? cluster_rank() : 0;
+  const int clusters = gridDim.x / BLOCKS, first = blockIdx.x / BLOCKS;
+  // Chunk k of a warp begins at vector start + k * WARPS * CHUNK of the row and ends with the slice. Their
+  // number is one for all rows, whatever their alignment.
+  const int slice = (int)((a.n + 2 * E - 2) / E + BLOCKS - 1) / BLOCKS;
+  const int start = (int)part * slice + threadIdx.x / 32 * CHUNK;
+  const int chunks = (slice + WARPS * CHUNK - 1) / (WARPS * CHUNK);
+
+  int ask_row = first, ask_k = 0;  // the next chunk to ask for
+  auto ask = [&](int stage) {
+    if (ask_row >= a.rows) return;
+    Window w = window(a.in + row_offset(a, ask_row), a.n);
+    int at = start + ask_k * (WARPS * CHUNK), end = min((int)w.vectors, (int)(part + 1) * slice);
+    int count = max(0, min(end - at, CHUNK));
+    bulk_load(ring + (mine + stage) * CHUNK, w.base + at, (u32)count * 16, arrived + mine + stage);
+    if (++ask_k == chunks) ask_k = 0, ask_row += clusters;
+  };
+  if (lane == 0) {
+    for (int s = 0; s < STAGES; ++s) ask(s);
+  }
+  stage_table<THREADS>();
+
+  int stage = 0;  // of the first chunk of this row
+  u32 parity = 0, turn = 0;
+  int kept = 0;   // rows in sums
+  C before = 0;   // maximum of the row before
+  Total t{0, 0};
+  auto flush = [&](int next) {  // by warp 0 of the first block; `next`: the row after those kept
+    __syncwarp();
+    int at = threadIdx.x;
+    if (at < kept) emit(a, next - (i64)(kept - at) * clusters, tops[at], sums[at]);
+    __syncwarp();
+  };
+  for (int row = first;; row += clusters) {
+    const bool live = row < a.rows;
+    if (!live && BLOCKS == 1) {
+      if (threadIdx.x < 32) flush(row);
+      return;
+    }
+    const Window w = window(a.in + row_offset(a, live ? row : 0), a.n);
+    const int end = min((int)w.vectors, (int)(part + 1) * slice);
+    auto chunk = [&](uint4 (&v)[V], int from, int k) {
+      const int at = start + k * (WARPS * CHUNK) + lane;
+#pragma unroll
+      for (int j = 0; j < V; ++j)
+        v[j] = at + j * 32 < end ? ring[(mine + from) * CHUNK + j * 32 + lane] : vector_of_minus_infinity();
+      if (w.skip || w.last < E) {
+#pragma unroll
+        for (int j = 0; j < V; ++j) mask_edges(v[j], at + j * 32, w);
+      }
+    };
+    C m = -INFINITE;
+    if (live) {
+      int from = stage;
+      u32 phase = parity;
+      for (int k = 0; k < chunks; ++k) {
+        barrier_wait(arrived + mine + from, phase);
+        uint4 v[V];
+        chunk(v, from, k);
+        m = maximum_or_nan(m, maximum_of(v));
+        if (++from == STAGES) from = 0, phase ^= 1;
+      }
+      m = maximum_block<THREADS>(m);
+    }
+    if (BLOCKS > 1) {
+      if (row == first) cluster_wait();  // everyone has started
+      if (threadIdx.x < BLOCKS) store_remote(&maxima[turn][part], threadIdx.x, (u64)__double_as_longlong((double)m));
+      if (threadIdx.x == 0) {
+        store_remote(&totals[turn][part].hi, 0, t.hi);
+        store_remote(&totals[turn][part].lo, 0, t.lo);
+      }
+      cluster_barrier();
+      if (row != first && part == 0 && threadIdx.x < 32) {
+        t = Total{0, 0};
+        for (int i = 0; i < BLOCKS; ++i) t = plus(t, totals[turn][i]);
+        if (threadIdx.x == 0) sums[kept] = t, tops[kept] = before;
+        if (++kept == 32 || !live) flush(row), kept = 0;
+      }
+      if (!live) return;
+      m = largest_lane<32, true>((C)__longlong_as_double((i64)maxima[turn][threadIdx.x % BLOCKS]));
+      turn ^= 1;
+    }
+    m = reference_or(a, row, m);
+    t = Total{0, 0};
+    for (int k = 0; k < chunks; ++k) {
+      uint4 v[V];
+      chunk(v, stage, k);
+      __syncwarp();
+      if (lane == 0) ask(stage);
+      if (finite(m)) add(t, weights_of(v, m));
+      if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+    t = total_block<THREADS>(t);
+    if (BLOCKS == 1 && threadIdx.x < 32) {
+      if (threadIdx.x == 0) sums[kept] = t, tops[kept] = m;
+      if (++kept == 32) flush(row + clusters), kept = 0;
+    }
+    before = m;
+  }
+}
+#endif
+
 // Few very long rows: three launches over slices. Workspace of a row: splits totals, then splits maxima.
 __device__ __forceinline__ C* maxima_of(const Args& a, i64 row) {
   return (C*)((Total*)a.workspace + a.rows * a.splits) + row * a.splits;
@@ -275,45 +403,97 @@ __device__ __forceinline__ void split_emit(const Args& a) {
   if (threadIdx.x == 0) emit(a, row, m, t);
 }
 
-// ---- any strides: two walks over the terms ----------------------------------------------------------------
+// ---- any strides: two walks over the terms; COLUMNS results beside each other a block ---------------------
+struct Column {
+  const Element* in;
+  i64 row, begin, end;
+  int line;
+  bool live;
+};
+
 template <int COLUMNS>
-__device__ __forceinline__ void strided(const Args& a) {
+__device__ __forceinline__ Column column_of(const Args& a, i64 part, i64 parts) {
+  Column c;
+  c.row = (i64)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
+  c.line = threadIdx.x / COLUMNS;
+  c.live = c.row < a.rows;
+  c.in = a.in + row_offset(a, c.live ? c.row : 0);
+  i64 slice = (a.n + parts - 1) / parts;
+  c.begin = part * slice;
+  c.end = c.live ? (c.begin + slice < a.n ? c.begin + slice : a.n) : 0;
+  return c;
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ C largest_line(const Column& c, C m) {  // right in every thread
   constexpr int THREADS = 256, LINES = THREADS / COLUMNS;
   __shared__ C maxima[THREADS];
-  __shared__ Total totals[THREADS];
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  i64 row = (i64)blockIdx.x * COLUMNS + column;
-  bool live = row < a.rows;
-  const Element* in = a.in + row_offset(a, live ? row : 0);
-  i64 n = live ? a.n : 0;
-  stage_table<THREADS>();
-  C m = -INFINITE;
-#pragma unroll 4
-  for (i64 at = line; at < n; at += LINES) m = maximum_or_nan(m, to_compute(in[term_offset(a, at)]));
   maxima[threadIdx.x] = m;
   __syncthreads();
   for (int d = LINES / 2; d; d /= 2) {
-    if (line < d)
+    if (c.line < d)
       maxima[threadIdx.x] = maximum_or_nan(maxima[threadIdx.x], maxima[threadIdx.x + d * COLUMNS]);
     __syncthreads();
   }
-  m = maxima[column];
-  if (live) m = reference_or(a, row, m);
-  Total t{0, 0};
-  if (live && finite(m)) {
+  return maxima[threadIdx.x % COLUMNS];
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ C column_maximum(const Args& a, const Column& c) {  // right in every thread
+  C m = -INFINITE;
 #pragma unroll 4
-    for (i64 at = line; at < n; at += LINES) {
-      C x = to_compute(in[term_offset(a, at)]);
-      add(t, weight_at(x, m));
-    }
+  for (i64 at = c.begin + c.line; at < c.end; at += 256 / COLUMNS)
+    m = maximum_or_nan(m, to_compute(c.in[term_offset(a, at)]));
+  return largest_line<COLUMNS>(c, m);
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ Total column_total(const Args& a, const Column& c, C m) {  // right on line 0
+  constexpr int THREADS = 256, LINES = THREADS / COLUMNS;
+  __shared__ Total totals[THREADS];
+  Total t{0, 0};
+  if (c.live && finite(m)) {
+#pragma unroll 4
+    for (i64 at = c.begin + c.line; at < c.end; at += LINES)
+      add(t, weight_at(to_compute(c.in[term_offset(a, at)]), m));
   }
   totals[threadIdx.x] = t;
   __syncthreads();
   for (int d = LINES / 2; d; d /= 2) {
-    if (line < d) totals[threadIdx.x] = plus(totals[threadIdx.x], totals[threadIdx.x + d * COLUMNS]);
+    if (c.line < d) totals[threadIdx.x] = plus(totals[threadIdx.x], totals[threadIdx.x + d * COLUMNS]);
     __syncthreads();
   }
-  if (live && line == 0) emit(a, row, m, totals[column]);
+  return totals[threadIdx.x];
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ void strided(const Args& a) {
+  Column c = column_of<COLUMNS>(a, 0, 1);
+  stage_table<256>();
+  C m = column_maximum<COLUMNS>(a, c);
+  if (c.live) m = reference_or(a, c.row, m);
+  Total t = column_total<COLUMNS>(a, c, m);
+  if (c.live && c.line == 0) emit(a, c.row, m, t);
+}
+
+// Few results of many terms: slices of the walk, as for long rows; split_emit ends both.
+template <int COLUMNS>
+__device__ __forceinline__ void strided_maximum(const Args& a) {
+  Column c = column_of<COLUMNS>(a, blockIdx.y, a.splits);
+  C m = column_maximum<COLUMNS>(a, c);
+  if (c.live && c.line == 0) maxima_of(a, c.row)[blockIdx.y] = m;
+}
+
+template <int COLUMNS>
+__device__ __forceinline__ void strided_total(const Args& a) {
+  Column c = column_of<COLUMNS>(a, blockIdx.y, a.splits);
+  C m = -INFINITE;
+  for (i64 i = c.line; c.live && i < a.splits; i += 256 / COLUMNS)
+    m = maximum_or_nan(m, maxima_of(a, c.row)[i]);
+  m = largest_line<COLUMNS>(c, m);
+  if (c.live) m = reference_or(a, c.row, m);
+  Total t = column_total<COLUMNS>(a, c, m);
+  if (c.live && c.line == 0) ((Total*)a.workspace)[c.row * a.splits + blockIdx.y] = t;
 }
 
 // ---- gradient: grad times the integer weight over the integer total ---------------------------------------

@@ -1,6 +1,6 @@
 // The table of log2_fraction: c_j = rint(512 / (1 + (j + 1/2) / 128)) and rint(-2^62 log2(c_j / 512)).
 // tests/lse/test_cuda_integer.py computes both again.
-struct Log2Entry { u64 reciprocal, log2; };
+struct alignas(16) Log2Entry { u64 reciprocal, log2; };
 PFKIT_TABLE Log2Entry LOG2_TABLE[128] = {
     {510, 0x005c836701aa0d7bull}, {506, 0x0116a21e20a0a451ull}, {502, 0x01d23afc49139f8aull},
     {498, 0x028f540e6aee09e5ull}, {495, 0x031e26b7020f2234ull}, {491, 0x03ddef24a116d3acull},

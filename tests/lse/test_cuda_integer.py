@@ -40,6 +40,7 @@ static i64 __double_as_longlong(double d) { return bits<i64>(d); }
 static u64 __float2ull_rz(float f) { return (u64)f; }
 static u64 __umul64hi(u64 a, u64 b) { return (unsigned __int128)a * b >> 64; }
 static i64 __mul64hi(i64 a, i64 b) { return (__int128)a * b >> 64; }
+static int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 static int __clzll(i64 x) { return x ? __builtin_clzll(x) : 64; }
 using namespace std;
 #include "integer.cuh"

@@ -60,6 +60,7 @@ def test_a_layout_visits_the_elements_of_every_result(seed):
 
 
 SHAPES = [
+    *((512, 20000), (512, 32000), (512, 49149), (512, 64000), (512, 196000), (512, 393000), (512, 400000)),
     *((1, 1), (3, 7), (512, 128), (512, 1024), (512, 8192), (512, 128256), (512, 256000), (1, 262144)),
     *((8, 128256), (1, 10**8), (10**6, 3), (70000, 100), (5, 3000), (100, 50000), (2, 10**6)),
 ]
@@ -84,7 +85,23 @@ def test_plans_of_rows_cover_them_within_the_limits_of_a_launch(lse, dtype, clus
             assert values[0] * values[1] >= vectors
         if name == "held_rows":
             assert math.prod(values) >= vectors
+        if name == "resident_rows":  # slices of up to chunks * THREADS * V vectors, whatever the alignment
+            threads, per_lane, stages, blocks = values
+            slice_ = math.ceil((vectors + 1) / blocks)
+            assert math.ceil(slice_ / (threads * per_lane)) <= stages
+            assert found.steps[0].resident and kernel.shared * kernel.blocks <= 216 << 10
         assert (found.workspace > 0) == (len(found.steps) > 1)
+
+
+@pytest.mark.parametrize("dtype", range(4))
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise", "int16"])
+def test_plans_of_columns_use_the_whole_device(lse, dtype):
+    for terms, results in ((10**6, 8), (10**6, 1), (5000, 300), (100, 10**5), (20, 3)):
+        found = plan(lse, (terms, results + 1), (results + 1, 1), (0,), dtype)
+        blocks, splits = found.steps[0].grid
+        assert blocks * splits >= min(132, terms * results // 4096)
+        assert 0 < blocks < 2**31 and 0 < splits < 65536
+        assert (found.workspace > 0) == (splits > 1) == (len(found.steps) > 1)
 
 
 def test_the_float_bound_hardly_grows_with_the_number_of_terms():

@@ -27,7 +27,7 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even
 N_TRAIN = 4500
 SIDE = 28
 #: chosen by the likelihood of rows 4000 to 4499 of the training images, learned from the first 4000
-PSEUDOCOUNT = {"grey": 0.1, "binary": 1.0}
+PSEUDOCOUNT = {"grey": (1.0, 10.0), "binary": (1.0, 1.0)}  # of mixtures, of inputs
 BATCH = 250
 
 
@@ -95,11 +95,13 @@ def learn(images, *, latents=16, epochs=10, binary=False, device="cpu", seed=0, 
             f"{perf_counter() - start:.1f} s"
         )
 
+    of_mixtures, of_inputs = PSEUDOCOUNT["binary" if binary else "grey"]
     result = circuit.fit(
         train,
         epochs=epochs,
         batch=BATCH,
-        pseudocount=PSEUDOCOUNT["binary" if binary else "grey"],
+        pseudocount=of_mixtures,
+        input_pseudocount=of_inputs,
         rng=seed,
         progress=progress,
     )
@@ -158,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--latents", type=int, help="states of each latent (128 on a GPU, 16 on a CPU)")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--binary", action="store_true", help="pixels above 127 are 1")
     parser.add_argument("--device", help="cuda if there is one, else cpu")
     parser.add_argument("--images", type=int, help="use only so many of the 5000")

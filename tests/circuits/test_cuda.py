@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pfkit.circuits import EM, chow_liu, hclt  # noqa: E402
+from pfkit.circuits import EM, hclt  # noqa: E402
 from pfkit.circuits.propagate import upward  # noqa: E402
 from pfkit.lse import cuda  # noqa: E402
 
@@ -87,8 +87,13 @@ def test_batches_are_summed_across_graph_replays():
 
 def test_a_circuit_with_zeros_is_counted_by_the_passes():
     x = torch.as_tensor(data(n_categories=3), device="cuda")
-    x[:, 1] = x[:, 2] = x[:, 0]  # pairs that never occur: units of probability zero
-    circuit = chow_liu(x, pseudocount=0.0, dtype=torch.float32)
+    circuit = hclt(x, 8, rng=0)
+    with (
+        torch.no_grad()
+    ):  # unit 0 emits no 0, and latent state 0 always stays 0: it is impossible where 0 is seen
+        circuit.inputs.probs[:, 0] = torch.tensor([0.0, 0.5, 0.5], device="cuda")
+        for _, _, layer in circuit.layers():
+            layer.weight[:, 0] = torch.eye(8, device="cuda")[0]
     em = EM(circuit, graph=True)
     for _ in range(4):
         log_p = em.accumulate(x[:300])

@@ -62,6 +62,8 @@ class RegionGraph:
             scopes += [self._joint_scope(children, scopes) for children in level]
         if not self.root:
             raise ValueError("the root has no product")
+        if any(len(a) < len(b) for a, b in zip(self.root, self.root[1:], strict=False)):
+            raise ValueError("root products are not in order of falling number of children")
         for children in self.root:
             if len(scope := self._joint_scope(children, scopes)) != self.n_variables:
                 missing = sorted(set(range(self.n_variables)) - scope)
@@ -112,6 +114,7 @@ def tree_regions(
     Returns
     -------
     RegionGraph
+        Inputs tree by tree; in levels and at the root, trees in order of falling number of children first.
     list of dict
         For each tree: variable -> the number of its sum region (variables with a latent, the root excepted).
     """
@@ -134,8 +137,10 @@ def tree_regions(
                     placed.append([])
                 placed[height[v] - 1].append((t, v, product))
         inputs += range(n_variables)
+    n_trees = len(roots)
+    roots.sort(key=lambda entry: -len(entry[1]))
     number: dict[tuple[int, str, int], int] = {
-        (t, "input", v): t * n_variables + v for t in range(len(roots)) for v in range(n_variables)
+        (t, "input", v): t * n_variables + v for t in range(n_trees) for v in range(n_variables)
     }
     levels = []
     for level in placed:
@@ -149,7 +154,7 @@ def tree_regions(
         tuple(levels),
         tuple(tuple(number[t, kind, c] for kind, c in product) for t, product in roots),
     )
-    sums: list[dict[int, int]] = [{} for _ in roots]
+    sums: list[dict[int, int]] = [{} for _ in range(n_trees)]
     for (t, kind, v), r in number.items():
         if kind == "sum":
             sums[t][v] = r

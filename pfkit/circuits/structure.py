@@ -268,8 +268,9 @@ def _start(
 
     State k emits row k's value with probability OWN_ROW and otherwise from the marginal distribution, half
     of it uniform. A latent keeps its parent's state with probability SAME_STATE. So a fresh circuit is
-    nearly a mixture of K products around K rows, and learning bends it into a tree from there: 0.5 to 3
-    nats a row better, after as many steps, than a start from noise (measured: 16 to 69 variables).
+    nearly a mixture of K products around K rows, and learning bends it into a tree from there. After as
+    many steps that is better than a start from noise by 0.03 nats a row on 16 variables (nltcs), 1.2 on 69
+    (plants) and 14 on 784 (black-and-white MNIST), at K = 16.
     """
     picked = random.choice(len(t), k, replace=len(t) < k)
     rows = t[torch.as_tensor(picked, device=t.device)].T.cpu()  # (V, K)

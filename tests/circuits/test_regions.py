@@ -35,7 +35,7 @@ def test_levels_and_fan_in_are_in_order():
 def test_a_mixture_of_trees_has_inputs_of_its_own_for_each():
     graph, numbers = tree_regions(3, [([(0, 1), (1, 2)], 0), ([(0, 1), (1, 2)], 1)])
     assert graph.input_variables == (0, 1, 2, 0, 1, 2)
-    assert graph.root == ((0, 6), (4, 3, 5))
+    assert graph.root == ((4, 3, 5), (0, 6))  # the product of more children first
     assert numbers == [{1: 6}, {}]
 
 
@@ -59,6 +59,7 @@ def test_padding():
         ((2, (0, 1), (((3,),),), ((0, 1),)), "not computed yet"),
         ((2, (0, 1), (((),),), ((0, 1),)), "without children"),
         ((3, (0, 1, 2), (((0,), (1, 2)),), ((3, 4),)), "falling number"),
+        ((2, (0, 1, 0, 1), (((2, 3),),), ((4,), (0, 1))), "root products are not in order"),
     ],
 )
 def test_what_is_no_circuit_is_refused(arguments, message):

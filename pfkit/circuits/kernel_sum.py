@@ -2,9 +2,9 @@
 
     y[r, i, b] = LSE_j (log W[r, i, j] + x[r, j, b])
 
-The terms are written out, a chunk of regions, outputs and columns at a time so that memory stays bounded,
-and reduced by ``pfkit.logsumexp``. The 16-bit kernels get terms relative to the column maximum ``max_j x[r,
-j, b]``, which is added back in float32.
+On CUDA in float32 one launch does it (``executor_layer``). Otherwise the terms are written out, a chunk of
+regions, outputs and columns at a time so that memory stays bounded, and reduced by ``pfkit.logsumexp``. The
+16-bit kernels get terms relative to the column maximum ``max_j x[r, j, b]``, which is added back in float32.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ def kernel_sum(weight: Tensor, x: Tensor, lse: str, *, max_terms: int = MAX_TERM
 
     `lse` "max" takes the largest term in the place of the sum.
     """
+    if x.is_cuda and x.dtype == torch.float32 and lse not in ("torch", "max"):
+        from .executor_layer import layer_sum
+
+        return layer_sum(weight, x, lse)
     regions, outputs, width = weight.shape
     batch = x.shape[2]
     log_weight = torch.log(weight)

@@ -206,8 +206,9 @@ class DeviceKernel:
 
     `dtype` numbers the element type as the sources do: 0 float32, 1 float64, 2 float16, 3 bfloat16. `blocks`
     is the number of blocks a multiprocessor should hold, `shared` the dynamic shared memory in bytes,
-    `define` a further macro. `early`: the entry waits by itself for the kernels ahead of it in the stream, so
-    its blocks may be placed while those finish (compute capability 9.0 and up; ignored below).
+    `define` further macros, separated by spaces. `early`: the entry waits by itself for the kernels ahead of
+    it in the stream, so its blocks may be placed while those finish (compute capability 9.0 and up; ignored
+    below). `specific`: compiled for this very architecture (sm_90a), as warpgroup products need.
     """
 
     source: str
@@ -219,11 +220,12 @@ class DeviceKernel:
     shared: int = 0
     define: str = ""
     early: bool = False
+    specific: bool = False
 
     def options(self) -> list[str]:
         values = {"DTYPE": self.dtype, "ENTRY": self.entry, "THREADS": self.threads, "BLOCKS": self.blocks}
         named = [f"-DPFKIT_{k}={v}" for k, v in (values | {"CLUSTER": self.cluster}).items()]
-        return [*named, f"-D{self.define}"] if self.define else named
+        return [*named, *[f"-D{macro}" for macro in self.define.split()]]
 
 
 @cache
@@ -277,7 +279,8 @@ def compile_kernel(kernel: DeviceKernel, capability: tuple[int, int]) -> bytes:
     wanted = 10 * capability[0] + capability[1]
     known = compiler.architectures()
     binary = wanted in known
-    target = f"sm_{wanted}" if binary else f"compute_{max(a for a in known if a <= wanted)}"
+    suffix = "a" if kernel.specific else ""
+    target = f"sm_{wanted}{suffix}" if binary else f"compute_{max(a for a in known if a <= wanted)}"
     options = [f"--gpu-architecture={target}", *FLAGS, *kernel.options()]
     sources = _sources()
     digest = hashlib.sha256(repr((compiler.version, options, kernel.source)).encode())

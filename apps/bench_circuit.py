@@ -1,0 +1,278 @@
+"""Forward passes of a hidden Chow-Liu tree over the 784 pixels of MNIST: time beside error.
+
+    python -m apps.bench_circuit [--units 64 128] [--batch 512] [--seconds 1] [--json F] [--no-pyjuice]
+
+For each number of latent states K, the same parameters in every contender:
+
+PyJuice              its default mode; with its fast launcher switched off; with its inner layers recorded as
+                     a CUDA graph; the same with its CUTLASS kernels, if PYJUICE_CUTLASS_PATH names CUTLASS
+                     and there is an nvcc; accelerated by pfkit
+torch                pfkit's layers, eager, with torch.logsumexp inside every sum layer
+fuse, int, ...       the same layers with that kernel of pfkit in the place of torch.logsumexp
+layers               the same layers with a matrix product (the default) instead
+matmul               pfkit's executor: one launch for the whole circuit; also as a CUDA graph
+
+Errors are against the same circuit in float64, over all rows: the largest and the mean. Times are medians of
+CUDA events, the contenders taking turns. Outputs are compared before anything is timed.
+
+Needs a GPU. Without PyJuice (pip install --no-deps pyjuice networkx), the circuit is learned by pfkit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even5000.npz"
+SIZES = (32, 64, 128, 256, 512)
+KERNELS = ("torch", "fuse", "int", "int-pairwise", "fuse16", "int16")
+LEARNING_STEPS = 6
+
+
+def images(path: Path = DATA) -> Any:
+    """(5000, 784) uint8 grey values."""
+    import numpy as np
+    import torch
+
+    with np.load(path, allow_pickle=False) as z:
+        return torch.from_numpy(z["images"].reshape(-1, 784).copy())
+
+
+def tree(x: Any) -> tuple[list[tuple[int, int]], int]:
+    """The Chow-Liu tree of the grey values in 8 ranges, and its centre."""
+    from pfkit.circuits import chow_liu_tree
+    from pfkit.circuits.regions import tree_centre
+
+    edges = [(int(a), int(b)) for a, b in chow_liu_tree(x.long().cuda() // 32, n_categories=8)]
+    return edges, tree_centre(x.shape[1], edges)
+
+
+def circuits(x: Any, units: int, batch: int, with_pyjuice: bool) -> tuple[Any, Any]:
+    """A learned pfkit circuit, and the PyJuice model that has the same parameters, or None."""
+    from pfkit.circuits import hclt
+
+    edges, root = tree(x)
+    if not with_pyjuice:
+        circuit = hclt(x.long(), units, n_categories=256, edges=edges, root=root, rng=0).cuda()
+        circuit.fit(x[: LEARNING_STEPS * batch].long().cuda(), epochs=1, batch=batch, pseudocount=0.1, rng=0)
+        return circuit, None
+    from apps.peers import pyjuice_hclt
+
+    model = pyjuice_hclt.build(edges, root, units, 256)
+    pyjuice_hclt.learn(model, x, batch, LEARNING_STEPS)
+    return pyjuice_hclt.as_circuit(model), model
+
+
+def exact(circuit: Any, x: Any, part: int = 128) -> Any:
+    """log p in float64, layer by layer."""
+    import copy
+
+    import torch
+
+    from pfkit.circuits.propagate import upward
+
+    double = copy.deepcopy(circuit).double()
+    return torch.cat([upward(double, x[i : i + part])[1] for i in range(0, len(x), part)])
+
+
+def as_graph(call: Callable[[], Any]) -> Callable[[], Any]:
+    """`call`, replayed from a CUDA graph."""
+    import torch
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        out = call()
+
+    def replay() -> Any:
+        graph.replay()
+        return out
+
+    return replay
+
+
+def contenders(circuit: Any, model: Any, x: Any) -> dict[str, Callable[[], Any]]:
+    """Name -> a call that gives log p of every row of x."""
+    calls: dict[str, Callable[[], Any]] = {}
+    if model is not None:
+        calls |= pyjuice_contenders(model, x)
+
+    def by_layers(lse: str) -> Callable[[], Any]:
+        def call() -> Any:
+            circuit.executor = False
+            try:
+                return circuit.log_prob(x, lse=lse, validate=False)
+            finally:
+                circuit.executor = True
+
+        return call
+
+    for lse in KERNELS:
+        calls[lse] = by_layers(lse)
+    calls["layers"] = by_layers("matmul")
+    calls["matmul"] = lambda: circuit.log_prob(x, validate=False)
+    calls["matmul, graph"] = as_graph(calls["matmul"])
+    return calls
+
+
+def pyjuice_contenders(model: Any, x: Any) -> dict[str, Callable[[], Any]]:
+    """PyJuice in its modes, and accelerated."""
+    from pyjuice.utils import kernel_launcher
+
+    from pfkit.circuits import accelerate, restore
+
+    def plain(**keywords: Any) -> Callable[[], Any]:
+        def call() -> Any:
+            restore(model)
+            return model(x, **keywords)[:, 0]
+
+        return call
+
+    def slow_launch() -> Any:
+        fast = kernel_launcher.FastJITFunction3x
+        original = fast.__getitem__
+        fast.__getitem__ = lambda self, grid: self.jit_fn[grid]  # as PYJUICE_FAST_LAUNCH=0 does
+        try:
+            return plain(apply_cudagraph=False)()
+        finally:
+            fast.__getitem__ = original
+
+    def faster() -> Any:
+        if "_pfkit" not in model.__dict__:
+            accelerate(model)
+        return model(x)[:, 0]
+
+    calls = {"PyJuice": plain(apply_cudagraph=False), "PyJuice, slow launcher": slow_launch}
+    recorded = "PyJuice, graph" + (", CUTLASS" if uses_cutlass() else "")
+    calls[recorded] = plain(record_cudagraph=True)
+    return calls | {"PyJuice, accelerated": faster}
+
+
+def uses_cutlass() -> bool:
+    """Whether PyJuice's CUDA kernels are built and in use."""
+    from pyjuice.layer.kernels import c
+
+    return bool(os.environ.get("PYJUICE_DISABLE_CUDA_KERNELS", "0") != "1" and c.is_available())
+
+
+def turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """Median milliseconds of a call; in each round every contender that still has time runs once."""
+    import torch
+
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    spent = dict.fromkeys(calls, 0.0)
+    for call in calls.values():
+        call()
+    while going := [name for name in calls if spent[name] < seconds or len(taken[name]) < 3]:
+        for name in going:
+            torch.cuda.synchronize()
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            before = time.perf_counter()
+            start.record()
+            calls[name]()
+            end.record()
+            end.synchronize()
+            spent[name] += time.perf_counter() - before
+            taken[name].append(start.elapsed_time(end))
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def measure(units: int, batch: int, seconds: float, with_pyjuice: bool) -> dict[str, Any]:
+    """All contenders at one K."""
+    import torch
+
+    data = images()
+    circuit, model = circuits(data, units, batch, with_pyjuice)
+    x = data[-batch:].long().cuda()
+    with torch.no_grad():
+        true = exact(circuit, x)
+        calls, errors = {}, {}
+        for name, call in contenders(circuit, model, x).items():
+            try:
+                error = (call().double() - true).abs()
+                torch.cuda.synchronize()
+            except Exception as problem:  # one contender's trouble is a line of the table
+                print(f"K = {units}: {name} does not run: {problem!r}", file=sys.stderr)
+                continue
+            calls[name] = call
+            errors[name] = {"max_error": float(error.max()), "mean_error": float(error.mean())}
+        times = turns(calls, seconds)
+    return {
+        "log_likelihood": float(true.mean()),
+        "sum_regions": circuit.n_regions - len(circuit.graph.input_variables),
+        "levels": len(circuit.graph.levels),
+        "contenders": {name: {"ms": times[name], **errors[name]} for name in calls},
+    }
+
+
+def show(units: int, found: dict[str, Any]) -> None:
+    """One table."""
+    print(
+        f"\nK = {units}: {found['sum_regions']} sum regions in {found['levels']} levels, "
+        f"mean log-likelihood {found['log_likelihood']:.1f} nats"
+    )
+    print(f"{'':26}{'ms':>9}{'max error':>12}{'mean error':>12}")
+    for name, row in found["contenders"].items():
+        print(f"{name:26}{row['ms']:9.3f}{row['max_error']:12.1e}{row['mean_error']:12.1e}")
+    rows = found["contenders"]
+    for ours, theirs in (
+        ("matmul, graph", "PyJuice, graph"),
+        ("PyJuice, accelerated", "PyJuice, graph"),
+        ("matmul", "PyJuice"),
+        ("fuse", "torch"),
+    ):
+        rival = [name for name in rows if name == theirs or name.startswith(theirs + ", CUTLASS")]
+        if ours in rows and rival:
+            ratio = rows[rival[0]]["ms"] / rows[ours]["ms"]
+            print(f"  {ours} over {rival[0]}: {ratio:.2f} times as fast")
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m apps.bench_circuit", description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--units", type=int, nargs="+", default=SIZES, help="numbers of latent states")
+    parser.add_argument("--batch", type=int, default=512, help="rows a forward")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of timing for each contender")
+    parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--no-pyjuice", action="store_true", help="leave PyJuice out")
+    arguments = parser.parse_args(argv)
+    from pfkit.lse import cuda
+
+    if reason := cuda.missing():
+        print(f"CUDA kernels cannot run here: {reason}", file=sys.stderr)
+        return 1
+    if not DATA.exists():
+        print(f"the images are not there: {DATA}", file=sys.stderr)
+        return 1
+    import torch
+
+    with_pyjuice = not arguments.no_pyjuice and importlib.util.find_spec("pyjuice") is not None
+    results: dict[str, Any] = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "batch": arguments.batch,
+    }
+    print(f"{results['device']}, torch {torch.__version__}, {'with' if with_pyjuice else 'without'} PyJuice")
+    for units in arguments.units:
+        results[str(units)] = measure(units, arguments.batch, arguments.seconds, with_pyjuice)
+        show(units, results[str(units)])
+        if arguments.json:
+            arguments.json.write_text(json.dumps(results, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

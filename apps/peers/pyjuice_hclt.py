@@ -1,0 +1,100 @@
+"""The hidden Chow-Liu tree of the circuit benchmark as a PyJuice model, and back as a pfkit circuit.
+
+Needs PyJuice 2.6 and networkx. Both models then hold the same numbers, so their log-likelihoods can be
+compared with one float64 reference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def build(edges: Any, root: int, units: int, categories: int, seed: int = 0) -> Any:
+    """A compiled PyJuice model on the GPU with random parameters.
+
+    PyJuice's own initialisation works region by region on the host; this draws from the same distribution.
+    """
+    import networkx as nx
+    import pyjuice
+    import torch
+    from pyjuice.nodes.distributions import Categorical
+    from pyjuice.structures.compilation import BayesianTreeToHiddenRegionGraph
+
+    graph = nx.Graph()
+    graph.add_edges_from([(int(a), int(b)) for a, b in edges])
+    top = BayesianTreeToHiddenRegionGraph(graph, root, units, Categorical, {"num_cats": categories})
+    generator = torch.Generator("cuda").manual_seed(seed)
+
+    def simplex(*shape: int) -> Any:
+        p = torch.exp(torch.rand(shape, device="cuda", generator=generator) * -2)
+        return (p / p.sum(-1, keepdim=True)).cpu()
+
+    for nodes in top:
+        if nodes.is_sum():
+            nodes._params = simplex(nodes.edge_ids.size(1), nodes.block_size, nodes.ch_block_size)
+        elif nodes.is_input():
+            nodes._params = simplex(nodes.num_nodes, categories).reshape(-1)
+            nodes._param_initialized = True
+    model = pyjuice.compile(top, verbose=False)
+    model.to("cuda")
+    return model
+
+
+def learn(model: Any, x: Any, batch: int, steps: int) -> None:
+    """Some steps of PyJuice's mini-batch EM, so that likelihoods are those of a model that knows its data."""
+    for step in range(steps):
+        part = x[step * batch % (len(x) - batch + 1) :][:batch].long().cuda()
+        model.init_param_flows(flows_memory=0.0)
+        model(part)
+        model.backward(part)
+        model.mini_batch_em(step_size=1.0 if step == 0 else 0.5, pseudocount=0.1)
+
+
+def as_circuit(model: Any) -> Any:
+    """A :class:`pfkit.circuits.Circuit` with the structure and the parameters of a compiled model."""
+    import torch
+
+    from pfkit.circuits import Circuit, InputLayer, RegionGraph
+    from pfkit.circuits.pyjuice_tables import read_tables
+
+    tables = read_tables(model)
+    place = {i: i for i in range(len(tables.inputs))}
+    levels, weights = [], []
+    position = len(place)
+    root = tables.root
+    for level in tables.levels:
+        # a level stands in order of falling fan-in
+        order = sorted(range(len(level)), key=lambda r: -len(level[r].children))
+        kept = [level[r] for r in order if level[r] is not root]
+        children = [tuple(place[c] for c in region.children) for region in kept]
+        for r in order:
+            if level[r] is not root:
+                place[position + r] = len(place)
+        position += len(level)
+        if kept:
+            levels.append(tuple(children))
+            index = np.stack([region.weight_index() for region in kept])
+            w = model.params.data[torch.as_tensor(index, device=model.params.device)]
+            weights.append(w.transpose(1, 2))
+    probs = torch.stack(
+        [
+            model.input_layer_group.layers[leaf.layer]
+            .params.data[leaf.parameters :][: leaf.size * leaf.categories]
+            .view(leaf.size, leaf.categories)
+            for leaf in tables.inputs
+        ]
+    )
+    mix = model.params.data[torch.as_tensor(root.weight_index(), device=model.params.device)]
+    variables = tuple(leaf.variable for leaf in tables.inputs)
+    graph = RegionGraph(
+        tables.num_variables, variables, tuple(levels), (tuple(place[c] for c in root.children),)
+    )
+    circuit = Circuit(
+        graph,
+        InputLayer(list(variables), "categorical", probs=probs.cpu()),
+        [w.cpu() for w in weights],
+        mix.T.cpu(),
+    )
+    return circuit.cuda()

@@ -1,0 +1,126 @@
+"""The layout that the CUDA forward reads, walked on the CPU; what the executor leaves to the layers."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from pfkit.circuits import executor, hclt  # noqa: E402
+from pfkit.circuits.executor_plan import UNITS, Layout, Shape, default_shape  # noqa: E402
+
+PARENTS = [-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 7, 10, 11, 12, 13, 0, 1, 2, 15, 15]  # a tree with chains and forks
+EDGES = [(p, v) for v, p in enumerate(PARENTS) if p >= 0]
+
+
+def circuit_of(units=4, categories=3, seed=0, family="categorical"):
+    random = np.random.default_rng(seed)
+    x = random.integers(0, categories, (30, len(PARENTS)))
+    x[0] = categories - 1
+    return hclt(x, units, edges=EDGES, root=0, family=family, n_categories=categories, rng=seed)
+
+
+def walk(circuit, x, ordered=False, most_inputs=8):
+    """log p by the kernel's own route: from every start upward, or one region after the other."""
+    layout = executor.layout_of(circuit)
+    rows, links, tasks = layout.tasks(ordered, most_inputs)
+    weights = [w.double() for _, _, layer in circuit.layers() for w in layer.weight.detach()]
+    table = circuit.inputs.probs.detach().double()
+    values, arrived, out = {}, [0] * len(rows), None
+    for region in tasks:
+        while True:
+            child_begin, child_end, input_begin, input_end, parent, siblings, *first = rows[region]
+            assert arrived[region] == child_end - child_begin
+            pairs = [(links[2 * i], links[2 * i + 1]) for i in range(input_begin, input_end)]
+            assert first == (list(pairs[0]) if pairs else [-1, -1])
+            assert len(pairs) <= most_inputs
+            v = torch.zeros(circuit.n_units, len(x), dtype=torch.float64)
+            for i, variable in pairs:
+                known = torch.log(table[i][:, x[:, variable].clamp(min=0)])
+                v += torch.where(x[:, variable] < 0, torch.zeros(1, dtype=torch.float64), known)
+            for link in range(child_begin, child_end):
+                v += values.pop(links[link])  # computed before, and used once
+            if region == len(rows) - 1:
+                assert out is None
+                out = torch.logsumexp(v + torch.log(circuit.root_weight.detach().double()).T, 0)
+                break
+            values[region] = torch.log(weights[region] @ torch.exp(v)) if region < len(weights) else v
+            arrived[parent] += 1
+            if ordered or arrived[parent] < siblings:
+                break
+            region = parent
+    assert not values
+    return out
+
+
+@pytest.mark.parametrize("most_inputs", [1, 2, 8])
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_tasks_compute_every_region_once(ordered, most_inputs, reference):
+    circuit = circuit_of()
+    x = torch.as_tensor(np.random.default_rng(1).integers(-1, 3, (9, len(PARENTS))))
+    expected = reference(circuit, np.where(x < 0, np.nan, x.numpy()))
+    torch.testing.assert_close(walk(circuit, x, ordered, most_inputs), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("most_inputs", [1, 8])
+def test_a_circuit_without_sum_regions_is_its_root(reference, most_inputs):
+    x = np.array([[0, 1, 2], [2, 2, 0], [1, 0, 1]])
+    circuit = hclt(x, 3, edges=[(0, 1), (0, 2)], root=0, rng=0)
+    got = walk(circuit, torch.as_tensor(x), most_inputs=most_inputs)
+    torch.testing.assert_close(got, reference(circuit, x), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_tasks_farthest_from_the_root_come_first(ordered):
+    rows, _, tasks = executor.layout_of(circuit_of()).tasks(ordered)
+
+    def distance(r):
+        return 0 if r == len(rows) - 1 else 1 + distance(rows[r][4])
+
+    distances = [distance(r) for r in tasks]
+    assert distances == sorted(distances, reverse=True)
+    assert len(set(tasks)) == len(tasks)
+    assert len(tasks) == (len(rows) if ordered else sum(row[0] == row[1] for row in rows))
+
+
+def layout_with(children, root):
+    return Layout(
+        units=2, n_variables=4, input_variables=range(4), input_addresses=[0] * 4, input_sizes=[2] * 4,
+        input_strides=(2, 1), children=children, root=root, weight_addresses=[0] * (len(children) + 1),
+        weight_strides=(2, 1),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("children", "root", "message"),
+    [
+        ([[0, 5], [1]], [4, 2, 3], "region 5 is a child of region 4, which comes first"),
+        ([[0, 4]], [1, 2, 3], "region 4 is a child of region 4, which comes first"),
+        ([[0], [1, 4], [2, 4]], [5, 6, 3], "region 4 is a child of several regions"),
+        ([[0], [1]], [4, 2, 3], "region 5 is no child of any region"),
+    ],
+)
+def test_what_is_no_tree_is_refused(children, root, message):
+    with pytest.raises(ValueError, match=message):
+        layout_with(children, root).parents()
+
+
+def test_a_circuit_on_the_cpu_is_left_to_the_layers():
+    circuit = circuit_of()
+    x = torch.zeros((2, len(PARENTS)), dtype=torch.int64)
+    assert not executor.covers(circuit)
+    assert executor.log_prob(circuit, x) is None
+    assert executor.values(circuit, x) is None
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_the_default_cuts_fit_the_hardware(units):
+    shape = default_shape(units, (9, 0))
+    assert isinstance(shape, Shape)
+    assert shape.blocks * (shape.shared(units) + 1024) <= 228 * 1024  # shared memory of a multiprocessor
+    assert shape.blocks * shape.threads <= 2048
+    tiles = units // 16
+    warps = min(tiles, shape.threads // 32)
+    assert tiles % warps == 0
+    assert tiles // warps * tiles % shape.ahead == 0  # the ring starts over with every region
+    assert 32 * shape.columns % shape.threads == 0
+    assert not (shape.near and shape.ordered)

@@ -12,26 +12,27 @@ PyJuice's forward rounds every weight and every child value to bfloat16 before i
 graph, input layers included, with products fused into the sums and exact tensor-core arithmetic.
 
 The parameters stay where PyJuice keeps them and are read in every call, so EM, optimizers,
-``load_state_dict`` or assignments in place need no further step. Node values are written to
-``pc.node_mars`` when a gradient may follow (``torch.is_grad_enabled()``); otherwise only when somebody asks
-for them: ``pc.node_mars`` is filled at first access after a forward, which is what makes ``pc.backward``
-right after a forward without them.
+``load_state_dict`` or assignments in place need no further step. ``pc.node_mars`` is written when somebody
+asks for it: at the first access after a forward, by ``pc.backward``, a gradient, ``pc.get_node_mars`` or you.
 
 What is not covered is passed on to PyJuice, with a warning the first time for each reason: other algorithms
-than "LL", tempered flows, external parameters, custom input functions, caches, partial evaluation, other
-input distributions than ``Categorical``, sums over several products or with sparse edges, inputs that are
-not integers.
+than "LL", tempered flows, external parameters, custom input functions (``pyjuice.queries.marginal`` and
+``conditional`` with hard evidence are covered), caches, partial evaluation, other input distributions than
+``Categorical``, sums over several products or with sparse edges, inputs that are not integers.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+
+from pfkit.lse.cuda import CudaUnavailable
 
 from .pyjuice_plain import PlainEngine
 from .pyjuice_tables import CircuitTables, Unsupported, read_tables
@@ -50,15 +51,11 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "_inner_layers_only": (False,),
     "_no_buffer_reset": (False,),
 }
-# arguments that choose between PyJuice's kernels and do not change what is computed
-_PYJUICE_ONLY = (
-    "record_cudagraph",
-    "apply_cudagraph",
-    "force_use_bf16",
-    "force_use_fp32",
-    "mode",
-    "missing_mask",
-)
+# arguments that its backward gets as well, when a gradient is asked for
+_PASSED_BACK = ("record_cudagraph", "apply_cudagraph", "mode", "missing_mask")
+_GRAPHS = {"record_cudagraph": False, "apply_cudagraph": True}
+# arguments that choose between PyJuice's kernels, are read here, or matter to its backward alone
+_NO_MATTER = frozenset(("force_use_bf16", "force_use_fp32", "target_vars", *_PASSED_BACK))
 
 
 def accelerate(pc: Any, *, lse: str = "matmul") -> Any:
@@ -157,10 +154,17 @@ class _Session:
         self.lse = lse
         self.calls = self.filled = 0
         self.passed_on: Counter[str] = Counter()
+        # what the inputs of pyjuice.queries.marginal and conditional go through: for categories and a mask it
+        # computes what no input function does
+        self.query_inputs = getattr(
+            sys.modules.get("pyjuice.queries.conditional"), "_conditional_fw_input_fn", None
+        )
+        self.input_layers = list(pc.input_layer_group.layers)
         self.tables: CircuitTables | None = None
         self.unsupported: str | None = None
-        self.engines: dict[tuple[object, ...], Any] = {}
-        self.owed: tuple[Any, torch.Tensor] | None = None  # engine and categories of the last forward
+        self.engine: tuple[tuple[int, ...], Any] = (), None  # addresses of the parameters, and what runs them
+        # the engine that holds the node values of the last forward, and their batch size
+        self.owed: tuple[Any, int] | None = None
         try:
             self.tables = read_tables(pc)
         except Unsupported as reason:
@@ -172,11 +176,11 @@ class _Session:
         if self.unsupported is not None:
             return self.unsupported
         for name, value in arguments.items():
-            if name in _NEUTRAL:
-                if not any(value is neutral or value == neutral for neutral in _NEUTRAL[name]):
-                    return f"{name} is given"
-            elif name not in _PYJUICE_ONLY:
-                return f"{name} is given"
+            if name in _NO_MATTER or any(value is n or value == n for n in _NEUTRAL.get(name, ())):
+                continue
+            if name == "input_layer_fn" and value is self.query_inputs:
+                continue
+            return f"{name} is given"
         if arguments.get("propagation_alg") is None and pc.default_propagation_alg != "LL":
             return f"the propagation algorithm is {pc.default_propagation_alg}"
         if pc._fw_partial_eval_enabled:
@@ -185,7 +189,8 @@ class _Session:
             return "inputs are not an integer tensor"
         if inputs.ndim != 2 or inputs.shape[1] != pc.num_vars or inputs.shape[0] == 0:
             return "inputs are not (B, variables)"
-        if inputs.device != pc.params.device or pc.params.dtype != torch.float32:
+        params = pc._parameters["params"]
+        if inputs.device != params.device or params.dtype != torch.float32:
             return "inputs or parameters are on another device or not float32"
         mask = arguments.get("missing_mask")
         if mask is not None and not (
@@ -194,24 +199,29 @@ class _Session:
             and mask.shape in (inputs.shape, inputs.shape[1:])
         ):
             return "missing_mask is not a boolean tensor (B, variables) or (variables,)"
-        return None
-
-    def forward(self, pc: Any, inputs: torch.Tensor, mask: torch.Tensor | None, fill: bool) -> torch.Tensor:
-        """Log-likelihoods, (B, roots); ``fill``: write the node values as well."""
-        x = inputs if mask is None else inputs.to(torch.int64).masked_fill(mask, -1)
         engine = self._engine(pc)
+        return engine if isinstance(engine, str) else None
+
+    def forward(self, pc: Any, inputs: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
+        """Log-likelihoods, (B, roots), in memory of the engine that ``why_not`` has found."""
+        x = inputs if mask is None else inputs.to(torch.int32).masked_fill(mask, -1)
+        engine = self.engine[1]
+        lls = engine.log_prob(x)
+        self.owed = engine, x.shape[0]
         self.calls += 1
-        if fill:
-            return self._fill(pc, engine, x)
-        self._buffers(pc, x.shape[0])
-        self.owed = (engine, x.clone())  # the caller may reuse its tensor
-        return engine.log_prob(x).T.clone()
+        return lls.T
 
     def materialise(self, pc: Any) -> None:
         """Write the node values that the last forward left out."""
         if self.owed is not None:
-            (engine, x), self.owed = self.owed, None
-            self._fill(pc, engine, x)
+            (engine, batch), self.owed = self.owed, None
+            pc._init_buffer(name="node_mars", shape=(pc.num_nodes, batch))
+            engine.export(pc.__dict__["node_mars"])
+            self.filled += 1
+            elements = pc.__dict__["element_mars"]
+            if elements is None or elements.shape[1] != batch or elements.device != pc.device:
+                # PyJuice's backward needs the buffer; rows that no product writes are of probability zero
+                pc._init_buffer(name="element_mars", shape=(pc.num_elements, batch), set_value=-torch.inf)
 
     def pass_on(self, reason: str) -> None:
         """Count a call that is PyJuice's; warn at the first of its kind."""
@@ -222,36 +232,26 @@ class _Session:
 
     def explain(self) -> str:
         """See ``explain``."""
-        lines = [f'lse="{self.lse}": {self.calls} forward calls here, {self.filled} with node values']
+        how = getattr(self.engine[1], "name", "not run yet")
+        head = f"{self.calls} forward calls here, {self.filled} with node values"
+        lines = [f'lse="{self.lse}": {head} ({how})']
         if self.unsupported is not None:
             lines = [f"every forward is PyJuice's: {self.unsupported}"]
         lines += [f"{count} passed on to PyJuice: {reason}" for reason, count in self.passed_on.items()]
         return "\n".join(lines)
 
-    def _fill(self, pc: Any, engine: Any, x: torch.Tensor) -> torch.Tensor:
-        node_mars = self._buffers(pc, x.shape[0])
-        engine.values(x, out=node_mars)
-        self.owed = None
-        self.filled += 1
-        low, high = pc._root_node_range
-        return node_mars[low:high].T.clone()
-
-    def _buffers(self, pc: Any, batch: int) -> torch.Tensor:
-        """PyJuice's own buffers at this batch size, which its backward takes as given."""
-        element_mars = pc.__dict__["element_mars"]
-        if element_mars is None or element_mars.shape[1] != batch or element_mars.device != pc.params.device:
-            # rows that no product writes stand for zero probability
-            pc._init_buffer(name="element_mars", shape=(pc.num_elements, batch), set_value=-torch.inf)
-        pc._init_buffer(name="node_mars", shape=(pc.num_nodes, batch))
-        return pc.__dict__["node_mars"]
-
     def _engine(self, pc: Any) -> Any:
-        params, inputs = pc.params.data, [layer.params.data for layer in pc.input_layer_group.layers]
-        key = tuple(t.data_ptr() for t in (params, *inputs))
-        if key not in self.engines:
+        """What runs the tables on the parameters where they are now; why not, where nothing does."""
+        parameters = [module._parameters["params"] for module in (pc, *self.input_layers)]
+        key = tuple([p.data_ptr() for p in parameters])
+        if key != self.engine[0]:
             assert self.tables is not None
-            self.engines = {key: _make_engine(self.tables, params, inputs)}
-        return self.engines[key]
+            params, *inputs = [p.data for p in parameters]
+            try:
+                self.engine = key, _make_engine(self.tables, params, inputs)
+            except (Unsupported, CudaUnavailable) as reason:
+                self.engine = key, str(reason)
+        return self.engine[1]
 
     @staticmethod
     def _warn(reason: str) -> None:
@@ -261,7 +261,16 @@ class _Session:
 
 
 def _make_engine(tables: CircuitTables, params: torch.Tensor, inputs: Sequence[torch.Tensor]) -> Any:
-    return PlainEngine(tables, params, inputs)
+    if params.device.type != "cuda":
+        return PlainEngine(tables, params, inputs)
+    from .pyjuice_cuda import CudaEngine
+
+    return CudaEngine(tables, params, inputs)
+
+
+def _without_init(kind: Any) -> Any:
+    """An object of this class with nothing in it, for copies and pickles to fill."""
+    return kind.__new__(kind)
 
 
 @functools.cache
@@ -290,25 +299,21 @@ def _accelerated(base: type) -> type:
             if reason is not None:
                 session.pass_on(reason)
                 return super().forward(inputs, *args, **kwargs)
-            differentiable = torch.is_grad_enabled()
-            with torch.no_grad():
-                lls = session.forward(self, inputs, kwargs.get("missing_mask"), differentiable)
-            if differentiable:
-                lls.requires_grad = True
-                options = {"record_cudagraph": False, "apply_cudagraph": True, **kwargs}
-                options["propagation_alg"] = "LL"
-                for name in ("pflow_temperature", "force_use_bf16", "force_use_fp32", *_NEUTRAL):
-                    if name != "propagation_alg":
-                        options.pop(name, None)
-                lls.register_hook(
-                    functools.partial(_pc_model_backward_hook, pc=self, inputs=inputs, **options)
+            lls = session.forward(self, inputs, kwargs.get("missing_mask"))
+            if torch.is_grad_enabled():
+                lls = lls.detach().requires_grad_()
+                options = {name: kwargs[name] for name in _PASSED_BACK if name in kwargs}
+                hook = functools.partial(
+                    _pc_model_backward_hook, pc=self, inputs=inputs, propagation_alg="LL", **_GRAPHS | options
                 )
-            return lls
+                lls.register_hook(hook)
+            return lls.clone()  # the engine keeps its own
 
-        def mini_batch_em(self, *args: Any, **kwargs: Any) -> Any:
-            """As PyJuice's; node values still owed belong to the parameters before the step."""
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            """Copies and pickles are PyJuice's own model; accelerate them anew."""
             self.__dict__["_pfkit"].materialise(self)
-            return super().mini_batch_em(*args, **kwargs)
+            state = {name: value for name, value in self.__dict__.items() if name != "_pfkit"}
+            return _without_init, (base,), state
 
     AcceleratedCircuit.__qualname__ = AcceleratedCircuit.__name__ = f"Accelerated{base.__name__}"
     return AcceleratedCircuit

@@ -33,6 +33,8 @@ class PlainEngine:
         Precision of the evaluation; None for that of ``params``.
     """
 
+    name = "plain torch"
+
     def __init__(
         self,
         tables: CircuitTables,
@@ -42,26 +44,25 @@ class PlainEngine:
     ) -> None:
         self.tables, self.params, self.input_params = tables, params, list(input_params)
         self.dtype = params.dtype if dtype is None else dtype
+        self._last: torch.Tensor | None = None
         self._index = [torch.as_tensor(region.weight_index(), device=params.device) for region in tables.sums]
 
     @torch.no_grad()
-    def values(self, x: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+    def values(self, x: torch.Tensor) -> torch.Tensor:
         """Log values of all nodes, in PyJuice's order.
 
         Parameters
         ----------
         x : torch.Tensor, shape (B, V), integer
             Categories; negative ones are marginalised.
-        out : torch.Tensor, shape (num_nodes, B), optional
-            Where to write; rows that belong to no region are left as they are.
 
         Returns
         -------
         torch.Tensor, shape (num_nodes, B)
+            Rows that belong to no region are 0.
         """
         x = x.long()
-        if out is None:
-            out = torch.zeros(self.tables.num_nodes, x.shape[0], dtype=self.dtype, device=x.device)
+        out = torch.zeros(self.tables.num_nodes, x.shape[0], dtype=self.dtype, device=x.device)
         for leaf in self.tables.inputs:
             category = x[:, leaf.variable]
             probs = self.input_params[leaf.layer][leaf.parameters :][: leaf.size * leaf.categories]
@@ -73,16 +74,22 @@ class PlainEngine:
         return out
 
     def log_prob(self, x: torch.Tensor) -> torch.Tensor:
-        """Log-likelihoods: root values, (roots, B). Arguments as in ``values``."""
-        root = self.tables.root
-        return self.values(x)[root.row : root.row + root.size]
+        """Log-likelihoods: root values, (roots, B), a view of memory kept. Arguments as in ``values``."""
+        root, self._last = self.tables.root, self.values(x)
+        return self._last[root.row : root.row + root.size]
+
+    def export(self, out: torch.Tensor) -> None:
+        """Node values of the last ``log_prob`` into ``out``, (num_nodes, B)."""
+        if self._last is None:
+            raise RuntimeError("no log_prob has run yet")
+        out.copy_(self._last)
 
     def _sum(self, region: SumRegion, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """Values of one region; ``weights`` is (child_size, size)."""
         product = None
         for child in region.children:
             row = self.tables.regions[child].row
-            value = values[row : row + region.child_size].to(self.dtype)
+            value = values[row : row + region.child_size]
             product = value if product is None else product + value
         assert product is not None
         maximum = product.amax(0)

@@ -171,3 +171,27 @@ def test_a_root_of_two_regions_is_not_covered(pc):
         pc._root_node_range = (9, 11)
 
     assert "root" in broken(pc, two)
+
+
+def test_the_cuda_layout_points_at_the_weights(pc):
+    """Addresses and strides, followed by hand in the memory of the host."""
+    import ctypes
+
+    from pfkit.circuits.pyjuice_cuda import CudaEngine
+
+    inputs = pc.input_layer_group.layers[0].params
+    layout = CudaEngine(read_tables(pc), pc.params, [inputs])._layout
+
+    def at(address, *steps):
+        offset = sum(i * stride for i, stride in steps)
+        return ctypes.c_float.from_address(address + 4 * offset).value
+
+    result, term = layout.weight_strides
+    w = [[at(layout.weight_addresses[0], (m, result), (e, term)) for e in range(2)] for m in range(2)]
+    assert np.allclose(w, [[0.9, 0.1], [0.4, 0.6]])
+    assert np.allclose([at(layout.weight_addresses[1], (e, 1)) for e in range(2)], [0.25, 0.75])
+    unit, category = layout.input_strides
+    p = [[at(layout.input_addresses[1], (k, unit), (c, category)) for c in range(3)] for k in range(2)]
+    assert np.allclose(p, [[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])
+    assert layout.input_variables == [2, 1, 0] and list(layout.children) == [(0, 1)] and layout.root == (3, 2)
+    assert layout.units == 2 and list(layout.input_sizes) == [3, 3, 3]

@@ -143,7 +143,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
     for model in args.models:
         for dtype in args.dtypes:
             check(model, dtype, args.peers)
-            for threshold in (1.0,) if args.every else (1.0, 0.5):
+            for threshold in (1.0,) if args.every else (0.5,) if args.half else (1.0, 0.5):
                 for n in args.sizes:
                     length = steps_for(n)
                     times = timed(
@@ -379,6 +379,34 @@ def lse_sweep(args: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def markdown(result: dict[str, Any]) -> str:
+    """The README's table of a result: float64, resampling at every step, N = 1000 and 100 000."""
+    m, rows = result["machine"], result["filters"]
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for r in rows:
+        if r["dtype"] == "float64" and r["threshold"] >= 1 and r["n"] in (1_000, 100_000):
+            found.setdefault((r["model"], r["n"]), {})[r["contender"]] = r["ns_per_particle"]
+    names = ("fuse", "int", "python", "numba", "numpy", "particles")
+    lines = [
+        "Nanoseconds a particle and step of whole filters, one thread, float64, systematic resampling at",
+        f"every step ({m['processor']}, {m['simd_level']}; NumPy {m['numpy']}). `fuse` and `int`: pfkit with",
+        "a ready model; `python`: pfkit with the model in NumPy; `numba` and `numpy`: loops written",
+        "by hand (apps/filter_loops.py); `particles`: the package of that name.",
+        "",
+        "| model | N | " + " | ".join(f"`{x}`" for x in (*names, "numba / fuse", "numpy / fuse")) + " |",
+        "|" + "---|" * (len(names) + 4),
+    ]
+    for (model, n), ns in found.items():
+        cells = [f"{ns[name]:.1f}" if name in ns else "" for name in names]
+        ratios = [f"{ns[name] / ns['fuse']:.1f}" if name in ns else "" for name in ("numba", "numpy")]
+        lines.append(f"| {model} | {table_size(n)} | " + " | ".join(cells + ratios) + " |")
+    return "\n".join(lines)
+
+
+def table_size(n: int) -> str:
+    return f"1e{round(math.log10(n))}"
+
+
 def picture(rows: list[dict[str, Any]], path: Path) -> None:
     import matplotlib
 
@@ -413,7 +441,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
     parser.add_argument("--dtypes", nargs="+", choices=("float64", "float32"), default=("float64", "float32"))
-    parser.add_argument("--every", action="store_true", help="only filters that resample at every step")
+    one = parser.add_mutually_exclusive_group()
+    one.add_argument("--every", action="store_true", help="only filters that resample at every step")
+    one.add_argument("--half", action="store_true", help="only filters that resample when ESS < N/2")
     parser.add_argument("--seconds", type=float, default=1.5, help="time for each line of the table")
     parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall")
     parser.add_argument("--quick", action="store_true", help="N = 10000, float64, every step")

@@ -176,6 +176,8 @@ cdef extern from "step.h" nogil:
         int64_t *unique_out
         double *mean
         double *variance
+        const uint8_t *timed
+        uint64_t nanoseconds[6]
         const double *y
         const double *u
         size_t done

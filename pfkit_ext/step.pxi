@@ -4,6 +4,7 @@ from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsul
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.math cimport log as _log
 from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 
 def model_names():
@@ -145,7 +146,8 @@ cdef class Stepper:
     def run(self, x, x_next, log_w, joint, w, w_next, ancestors, ints, int64_t time, uint8_t[::1] resample_next,
             uint8_t[::1] have_ints, uint8_t[::1] from_equal, double[::1] ess, const double[:, :, ::1] y,
             const double[:, :, ::1] u, double[:, ::1] increment, double[:, ::1] ess_out, uint8_t[:, ::1] resampled,
-            int64_t[:, ::1] unique, mean=None, variance=None, size_t begin=0, size_t end=0):
+            int64_t[:, ::1] unique, mean=None, variance=None, size_t begin=0, size_t end=0,
+            const uint8_t[::1] timed=None):
         """Steps `begin` .. `end` - 1 of the results for all filters at once.
 
         Arrays lead with B. y and u have a leading axis of B or 1 (shared); results are (B, T) and (B, T, d). Returns
@@ -194,6 +196,12 @@ cdef class Stepper:
                 f.ints = &q[b, 0]
             f.time, f.resample_next, f.have_ints = time, resample_next[b], have_ints[b]
             f.from_equal, f.equal, f.total, f.ess = from_equal[b], 0, 0, ess[b]
+            f.timed = NULL
+            if timed is not None:
+                if <size_t>timed.shape[0] < steps:
+                    raise ValueError(f"timed must have an element for each of {steps} steps")
+                f.timed = &timed[0]
+                memset(f.nanoseconds, 0, sizeof(f.nanoseconds))
             f.increment, f.ess_out = &increment[b, begin], &ess_out[b, begin]
             f.resampled_out, f.unique_out = &resampled[b, begin], &unique[b, begin]
             f.mean = &m[b, begin, 0] if mean is not None else NULL
@@ -217,6 +225,10 @@ cdef class Stepper:
             resample_next[b], have_ints[b], from_equal[b] = f.resample_next, f.have_ints, f.from_equal
             ess[b] = f.ess
         return done, failed, x_swapped, w_swapped
+
+    def nanoseconds(self, size_t b):
+        """What the timed steps of filter b's latest run took: propagate, likelihood, lse, weights, resample, gather."""
+        return tuple(int(v) for v in self.f[b].nanoseconds)
 
     def last(self, size_t b):
         """(resampled, n_unique) of filter b's latest step."""

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from pfkit import LocalLevel, ParticleFilter, Timers
+from pfkit import FilterCollapse, LocalLevel, ParticleFilter, Timers
 from pfkit.timing import PHASES, active
 
 Y = np.zeros(20)
@@ -124,3 +124,21 @@ def test_the_block_ends_after_an_exception():
     with pytest.raises(KeyError), Timers():
         raise KeyError
     assert active() is None
+
+
+@pytest.mark.parametrize("every", [None, 1, 7])
+def test_turns_at_once_are_the_turns_one_by_one(every):
+    for n in (100, 100_000, 10**6):
+        a, b = Timers(every), Timers(every)
+        for steps in (1, 40, 3, 200):
+            chosen = a.turns(n, steps)
+            assert chosen.tolist() == [b.turn(n) is not None for _ in range(steps)]
+            assert (a.steps, a.steps_timed, a.due) == (b.steps, b.steps_timed, b.due)
+
+
+def test_steps_that_were_not_made_are_not_counted():
+    with Timers(every=1) as t, pytest.raises(FilterCollapse):
+        ParticleFilter(LocalLevel(1.0, 1e-3), 50, rng=0).run([0.0, 0.1, 1e170, 0.2])
+    assert t.steps == t.steps_timed == 3
+    rows = {row.phase: row.calls for row in t.rows()}
+    assert rows["propagate"] == rows["likelihood"] == 3

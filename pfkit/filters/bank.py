@@ -13,7 +13,7 @@ filters run in one C call, spread over ``n_threads`` threads; which thread runs 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
 from .result import FilterResult, Recorder, StepArrays, StepResult
-from .stepping import CHUNK, MAX_NARROW, MAX_THREADS, engine_for, inputs_finite, table
+from .stepping import CHUNK, MAX_NARROW, MAX_THREADS, Engine, engine_for, inputs_finite, table
 
 __all__ = ["BankResult", "FilterBank"]
 
@@ -43,27 +43,47 @@ class BankResult:
     mean, variance : (B, T) or (B, T, d) float64, if stored; and whatever else was
     """
 
-    def __init__(self, results: Sequence[FilterResult]):
-        self.results = list(results)
-        for name in ("increment", "ess", "resampled", "n_unique"):
-            setattr(self, name, np.array([getattr(r, name) for r in self.results]))
-        self.log_likelihood = np.array([r.log_likelihood for r in self.results])
+    def __init__(self, steps: StepArrays, result: Callable[[int], FilterResult]):
+        self.increment, self.ess, self.resampled, self.n_unique = steps
+        before = np.zeros((len(self.increment), 1))
+        # one after the other, as FilterResult adds them
+        self.log_likelihood = np.add.accumulate(np.hstack([before, self.increment]), axis=1)[:, -1]
+        self._result = result
+        self._made: dict[int, FilterResult] = {}
+
+    @classmethod
+    def of(cls, results: Sequence[FilterResult]) -> BankResult:
+        """Of results there are."""
+        names = ("increment", "ess", "resampled", "n_unique")
+        steps = StepArrays(*(np.array([getattr(r, name) for r in results]) for name in names))
+        return cls(steps, results.__getitem__)
+
+    def __reduce__(self):
+        return BankResult.of, (self.results,)
+
+    @property
+    def results(self) -> list[FilterResult]:
+        """The ``FilterResult`` of every filter."""
+        return [self[b] for b in range(len(self))]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "results":
+        if name.startswith("_"):
             raise AttributeError(name)
         return np.array([getattr(r, name) for r in self.results])
 
     def __getitem__(self, b: int) -> FilterResult:
         """The ``FilterResult`` of filter b."""
-        return self.results[b]
+        b = range(len(self))[b]
+        if b not in self._made:
+            self._made[b] = self._result(b)
+        return self._made[b]
 
     def __len__(self) -> int:
-        return len(self.results)
+        return len(self.increment)
 
     def __repr__(self) -> str:
-        steps = self.increment.shape[1] if self.results else 0
         best = self.log_likelihood.max()
+        steps = self.increment.shape[1]
         return f"<BankResult: {len(self)} filters, {steps} steps, best log_likelihood {best:.6f}>"
 
 
@@ -137,7 +157,9 @@ class FilterBank:
         pf.model, pf._streams = model, Streams(key)
         pf._input_dim = int(getattr(model, "input_dim", 0) or 0)
         pf._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
-        pf._engine = engine_for(pf)
+        # the compiled form of one model serves all its filters
+        again = first._engine if model is first.model else None
+        pf._engine = engine_for(pf) if again is None else Engine(pf, again.compiled)
         self._log_w[b], self._w[b] = pf._log_w, pf._w
         pf._log_w, pf._w, pf._w_next = self._log_w[b], self._w[b], self._w_next[b]
         pf._ancestors, pf._joint = self._ancestors[b], self._joint[b]
@@ -235,7 +257,7 @@ class FilterBank:
             return whole
         if not each and not hasattr(observations, "__len__"):
             series = [list(observations)] * len(self)
-        return BankResult(
+        return BankResult.of(
             [
                 _named(b, pf.run, y, u, store=store)
                 for b, (pf, y, u) in enumerate(zip(self.filters, series, moves, strict=True))
@@ -249,9 +271,9 @@ class FilterBank:
             return None
         lead = engines[0].compiled
         kinds = {(e.compiled.functions, e.compiled.params.size, e.compiled.observation_dim) for e in engines}
-        recorders = [Recorder(store, None) for _ in self.filters]
-        names = set(recorders[0].names)
-        if len(kinds) > 1 or recorders[0].functions or names - {"mean", "variance"}:
+        recorder = Recorder(store, None)
+        names = set(recorder.names)
+        if len(kinds) > 1 or recorder.functions or names - {"mean", "variance"}:
             return None
         if any(pf.timers is not None or pf._unique_next or (names and pf._angle_dims) for pf in self.filters):
             return None
@@ -280,12 +302,12 @@ class FilterBank:
                 if not pf._lock.acquire(False):
                     raise RuntimeError(IN_USE)
                 held.append(pf)
-            return self._loop(np.array(tables), None if shifts is None else np.array(shifts), recorders)
+            return self._loop(np.array(tables), None if shifts is None else np.array(shifts), names)
         finally:
             for pf in held:
                 pf._lock.release()
 
-    def _loop(self, y, u, recorders) -> BankResult:
+    def _loop(self, y, u, names) -> BankResult:
         self._settle()
         B, length, d = len(self), y.shape[1], self._x.shape[1]
         out = StepArrays(
@@ -295,11 +317,11 @@ class FilterBank:
             np.zeros((B, length), np.int64),
         )
         moments = {
-            name: np.empty((B, length, d)) if name in recorders[0].names else None
+            name: np.empty((B, length, d)) if name in names else None
             for name in ("mean", "variance")
         }
         from_equal = [pf._from_equal for pf in self.filters]
-        chunk = max(1, CHUNK * 2 // (self.n_particles * B))
+        chunk = max(1, CHUNK * 4 // (self.n_particles * B))
         begin = 0
         while begin < length:
             end = min(length, begin + chunk)
@@ -308,14 +330,15 @@ class FilterBank:
                 self._finish(b, int(begin + done[b]), end, y, u, out, moments)
                 self._settle()
             begin = end
-        results = []
-        for b, (pf, recorder) in enumerate(zip(self.filters, recorders, strict=True)):
+
+        def result(b: int) -> FilterResult:
+            pf, recorder = self.filters[b], Recorder(tuple(sorted(names)), None)
             for name, rows in moments.items():
                 if rows is not None:
                     recorder.values[name] = rows[b, :, 0] if pf._scalar else rows[b]
-            steps = StepArrays(*(column[b] for column in out))
-            results.append(pf._result(steps, recorder, None, from_equal[b]))
-        return BankResult(results)
+            return pf._result(StepArrays(*(column[b] for column in out)), recorder, None, from_equal[b])
+
+        return BankResult(out, result)
 
     def _settle(self) -> None:
         """Particles of every filter into one array (B, d, N), drawn if need be; likewise their weights."""

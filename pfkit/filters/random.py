@@ -100,6 +100,18 @@ def random_bits(rng: np.random.Generator, n: int) -> np.ndarray:
     return rng.integers(0, 2**64 - 1, size=n, dtype=np.uint64, endpoint=True)
 
 
+class _Key(np.random.bit_generator.ISeedSequence):
+    """A key as NumPy's bit generators take one; given a bare key they ask the system for entropy all the
+    same, which costs more than the rest.
+    """
+
+    def __init__(self, key: np.ndarray):
+        self.key = key
+
+    def generate_state(self, n_words, dtype=np.uint32):
+        return self.key
+
+
 class PhiloxGenerator(np.random.Generator):
     """The stream (key, step, purpose) as a ``numpy.random.Generator``, from its start.
 
@@ -121,7 +133,7 @@ class PhiloxGenerator(np.random.Generator):
     def __init__(self, key: np.ndarray, step: int = 0, purpose: int = 0):
         self._key = np.array(key, np.uint64)
         counter = np.array([0, 0, step, purpose], np.uint64)
-        super().__init__(np.random.Philox(key=self._key, counter=counter))
+        super().__init__(np.random.Philox(_Key(self._key), counter=counter))  # type: ignore[arg-type]
         self._word = int(self._key[0])
         self.rewind(step, purpose)
 

@@ -28,9 +28,6 @@ MAX_NARROW = 1 << 20
 MAX_THREADS = 256  # as in step.c, which starts at most one a block; each takes scratch memory
 #: Particle-steps between looks at pending signals, a tenth of a second.
 CHUNK = 1 << 24
-#: Particle-steps from one step that is timed phase by phase, and so leaves the loop, to the next: leaving it
-#: costs about 0.1 ms, which is then under 1 %.
-APART = 2_000_000
 
 
 def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
@@ -230,29 +227,16 @@ class Engine:
         chunk = 1 if report else max(1, CHUNK // pf.n_particles)
         k = 0
         while k < length:
-            timed = timers is not None and timers.steps + 1 >= timers.due
-            failed = False
-            if not timed:
-                if pf._x is None:
-                    pf._draw_initial(None)
-                end = min(length, k + chunk)
-                if timers is not None:
-                    end = min(end, k + timers.due - timers.steps - 1)
-                done, failed = self._advance(pf, y, u, out, moments, k, end)
-                for increment in out.increment[k : k + done].tolist():
-                    pf._log_likelihood += increment
-                k += done
-                if timers is not None:
-                    timers.steps += done + failed
-            if timed or failed:  # one step from Python: to time its phases, or to answer a collapse
-                clock = None
-                if timed:
-                    clock = timers.turn(pf.n_particles)
-                    if timers.every is None and timers.steps_timed > 1:
-                        timers.due = max(timers.due, timers.steps + max(8, APART // pf.n_particles))
-                    pf._predict(None if inputs is None else inputs[k], clock)
+            if pf._x is None:
+                pf._draw_initial(timers if timers is not None and timers.steps + 1 >= timers.due else None)
+            end = min(length, k + chunk)
+            done, failed = self._advance(pf, y, u, out, moments, k, end, timers)
+            for increment in out.increment[k : k + done].tolist():
+                pf._log_likelihood += increment
+            k += done
+            if failed:  # one step from Python, to answer a collapse
                 try:
-                    result = pf._update(observations[k], clock)
+                    result = pf._update(observations[k], None)
                 except (FilterCollapse, InvalidWeight):
                     _keep(recorder, moments, k, pf._scalar)
                     steps[:] = [_row(out, j) for j in range(k)]
@@ -269,8 +253,9 @@ class Engine:
         _keep(recorder, moments, length, pf._scalar)
         return out
 
-    def _advance(self, pf, y, u, out, moments, begin, end):
+    def _advance(self, pf, y, u, out, moments, begin, end, timers=None):
         """Steps begin .. end - 1: (steps done, whether the next was predicted but not weighed)."""
+        timed = None if timers is None else timers.turns(1, end - begin)
         if self._ints is None:
             self._ints = np.empty(pf.n_particles, np.uint32 if pf.n_particles <= MAX_NARROW else np.uint64)
             # in float32 a block of joint log-weights lies over ancestors that another thread still reads
@@ -302,7 +287,11 @@ class Engine:
             *(None if m is None else m[None] for m in moments.values()),
             begin,
             end,
+            timed,
         )
+        if timed is not None:
+            made = int(done[0]) + bool(failed[0])
+            self._account(pf, timers, timed, y[begin : begin + made], out.resampled[begin : begin + made])
         if x_swapped[0]:
             pf._x, pf._x_next = pf._x_next, pf._x
         if w_swapped[0]:
@@ -314,6 +303,24 @@ class Engine:
         pf._resampled, pf._n_unique = stepper.last(0)
         pf._collapsed = False
         return int(done[0]), bool(failed[0])
+
+
+    def _account(self, pf, timers, timed, y, resampled) -> None:
+        """The phases of the timed ones of the steps that were made; `timed` may hold more."""
+        steps = len(y)
+        late = int(timed[steps:].sum())
+        timers.steps -= len(timed) - steps
+        timers.steps_timed -= late
+        if late:
+            timers.due = timers.steps + 1
+        of = timed[:steps] != 0
+        moved = int(of.sum()) - (pf._time < 0 and bool(of[0]))  # a new filter's first step only draws
+        seen, drawn = int((of & ~np.isnan(y).all(axis=1)).sum()), int((of & resampled).sum())
+        counts = {"propagate": moved, "likelihood": seen, "lse": seen, "weights": seen}
+        counts |= {"resample": drawn, "gather": drawn}
+        for (name, calls), nanoseconds in zip(counts.items(), self.stepper(pf).nanoseconds(0), strict=True):
+            if calls:
+                timers.add(name, nanoseconds, calls * pf.n_particles, calls)
 
 
 def _row(out: StepArrays, k: int) -> Any:

@@ -8,8 +8,8 @@
  * of wrapping, which almost never happens; then the remainder N C + r - E S, which lies in [0, 2S) and so is right modulo
  * 2^64, decides exactly. Without that check equal weights would lose the identity.
  *
- * Stores. Each ancestor is written eight times at its place and the place advances by its count: no branch on the count
- * unless it passes eight. Near the end of the output, where eight would not fit, it is written count times.
+ * Stores. Each ancestor is written four times at its place and the place advances by its count: no branch on the count
+ * unless it passes four. Near the end of the output, where four would not fit, it is written count times.
  */
 #include <stdlib.h>
 
@@ -111,16 +111,16 @@ QUANTIZE_SCALED(f64, double)
 
 /* ---- writing ancestors ---------------------------------------------------------------------------------------------- */
 
-/* `fast` is how far a place may start for eight stores to fit: N - 8, or -1 if N < 8. */
+/* `fast` is how far a place may start for four stores to fit: N - 4, or negative if N < 4. */
 PF_INLINE void emit(int64_t *out, uint64_t place, uint64_t end, int64_t fast, int64_t j)
 {
     if (PF_RARE((int64_t)place > fast)) {
         for (; place < end; place++) out[place] = j;
         return;
     }
-    for (int k = 0; k < 8; k++) out[place + (uint64_t)k] = j;
-    if (PF_RARE(end - place > 8))
-        for (place += 8; place < end; place++) out[place] = j;
+    for (int k = 0; k < 4; k++) out[place + (uint64_t)k] = j;
+    if (PF_RARE(end - place > 4))
+        for (place += 4; place < end; place++) out[place] = j;
 }
 
 /* ---- positions: 32-bit weights, S < 2^62 ----------------------------------------------------------------------------- */
@@ -168,7 +168,7 @@ static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
 {
     uint64_t C = 0, place = 0;
     size_t distinct = 0;
-    const int64_t fast = (int64_t)N - 8;
+    const int64_t fast = (int64_t)N - 4;
     const int direct = N < S;
     pf_ratio p = {0, 0, 0, 0};
     if (direct) p = ratio_make(N, S);
@@ -298,7 +298,7 @@ static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
 {
     uint64_t C = 0, place = 0;
     size_t distinct = 0;
-    const int64_t fast = (int64_t)N - 8;
+    const int64_t fast = (int64_t)N - 4;
     if (N >= S) {
         pf_u128 rem;
         for (size_t j = 0; j < n; j++) {
@@ -307,6 +307,21 @@ static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
             distinct += end > place;
             emit(out, place, end, fast, (int64_t)j);
             place = end;
+        }
+        return distinct;
+    }
+    if (N <= POSITIONS_MAX && S >> 52 == 0) {
+        const pf_positions p = positions_make(N, S, r);
+        for (size_t start = 0; start < n; start += POSITIONS_BATCH) {
+            uint32_t E[POSITIONS_BATCH];
+            size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH;
+            memcpy(E, w + start, count * sizeof *w);
+            C = positions32(&p, E, count, C);
+            for (size_t k = 0; k < count; k++) {
+                distinct += E[k] > place;
+                emit(out, place, E[k], fast, (int64_t)(start + k));
+                place = E[k];
+            }
         }
         return distinct;
     }
@@ -382,7 +397,7 @@ static size_t systematic64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, p
 {
     const pf_wide_ratio p = wide_make(N, S);
     const uint64_t R = p.direct ? shifted_quotient(u128_lo(u128_shr(r, p.k)), u128_lo(u128_shr(S, p.k)) + 1) : 0;
-    const int64_t fast = (int64_t)N - 8;
+    const int64_t fast = (int64_t)N - 4;
     pf_u128 C = u128_from64(0);
     uint64_t place = 0;
     size_t distinct = 0;
@@ -405,7 +420,7 @@ PF_INLINE pf_u128 scaled_draw(uint64_t U, pf_u128 S)
 static size_t stratified64(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int stride, int64_t *out)
 {
     const pf_wide_ratio p = wide_make(N, S);
-    const int64_t fast = (int64_t)N - 8;
+    const int64_t fast = (int64_t)N - 4;
     pf_u128 C = u128_from64(0);
     uint64_t place = 0;
     size_t distinct = 0;
@@ -513,7 +528,7 @@ static uint64_t residual_left64(const uint64_t *w, size_t n, pf_u128 S, uint64_t
     pf_u128 *C = malloc(n * sizeof *C), sum = u128_from64(0);                                                          \
     uint64_t place = 0;                                                                                                \
     int status = 0;                                                                                                    \
-    const int64_t fast = (int64_t)N - 8;                                                                               \
+    const int64_t fast = (int64_t)N - 4;                                                                               \
     if (!C) return -1;                                                                                                 \
     for (size_t j = 0; j < n; j++) {                                                                                   \
         pf_u128 rem;                                                                                                   \

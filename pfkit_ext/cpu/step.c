@@ -12,7 +12,16 @@ typedef struct {
     double scale;             /* of the weights of this block in f->w, while team->raw */
     size_t unique;            /* ancestors that begin in it */
     int good;
+    uint64_t nanoseconds[PF_PHASES];
 } step_block;
+
+/* In a timed step: the time since `since` goes to a phase, and the next begins. */
+#define STEP_LAP(timed, since, sums, phase)                                                                            \
+    if (timed) {                                                                                                       \
+        const uint64_t step_now = pf_nanoseconds();                                                                    \
+        (sums)[phase] += step_now - (since);                                                                           \
+        (since) = step_now;                                                                                            \
+    }
 
 /* One filter at work: what a step's rounds share. Workers wait for the next round, do their share of its blocks, and
  * report. Which thread does which block cannot matter: blocks share nothing, their random numbers are keyed by block,
@@ -21,7 +30,8 @@ typedef struct step_team {
     const pf_filter *f;
     step_block *blocks;
     void (*share)(struct step_team *team, size_t begin, size_t end, char *scratch);
-    int moves, keep;          /* keep: joint log-weights go to f->joint */
+    int moves, timed;
+    int keep;                 /* joint log-weights go to f->joint */
     int positions;            /* f->ints hold the positions E_j of a systematic resampling */
     int raw;                  /* f->w (of "int": f->ints) is still to be scaled */
     double largest;           /* weight of all, once scaled; 0: not known */
@@ -49,12 +59,15 @@ static size_t step_count(size_t n, size_t b)
     return n - b * PF_FUSE_BLOCK < PF_FUSE_BLOCK ? n - b * PF_FUSE_BLOCK : PF_FUSE_BLOCK;
 }
 
-/* Rows of a model block start on a cache line; then come the joint log-weights of a block, and ancestors. */
+/* Rows of a model block: states, noise, moved states; then come the joint log-weights of a block, and ancestors. A row of
+ * float64 is 4096 bytes, and processors take a load for dependent on a recent store at the same place of another page:
+ * so arrays of rows start a little apart. */
+#define STEP_APART 144
 static size_t step_rows(int d, int noise_dim, int single)
 {
     const size_t size = single ? sizeof(float) : sizeof(double);
     const size_t index = (PF_MODEL_BLOCK + 16) * sizeof(uint32_t);
-    return size * (PF_MODEL_BLOCK * (size_t)(2 * d + noise_dim) + PF_FUSE_BLOCK) + index;
+    return size * (PF_MODEL_BLOCK * (size_t)(2 * d + noise_dim) + 4 * STEP_APART + PF_FUSE_BLOCK) + index;
 }
 /* Then a record a block, and random words for the schemes that take one a particle. */
 static size_t step_scratch(int d, int noise_dim, int single, size_t n, int scheme)
@@ -234,12 +247,19 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
 {
     const double *y = f->y + k * (size_t)f->y_dim;
     const int missing = step_missing(y, f->y_dim), moments = f->mean || f->variance;
+    const size_t blocks = step_blocks(f->n);
+    uint64_t since = 0;
     double increment = 0.0, ess = f->ess;
     team->moves = f->time >= 0;
     f->time++;
     f->resampled = team->moves && f->resample_next;
     f->n_unique = f->n;
     team->positions = 0;
+    team->timed = f->timed && f->timed[k];
+    if (team->timed) {
+        since = pf_nanoseconds();
+        for (size_t b = 0; b < blocks; b++) memset(team->blocks[b].nanoseconds, 0, sizeof team->blocks[b].nanoseconds);
+    }
     if (f->resampled) {
         int status = step_resample(f, team);
         if (status != PF_STEP_OK) {
@@ -250,6 +270,7 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
         f->resample_next = 0;
         f->equal = f->from_equal = 1;
         ess = f->ess = (double)f->n;
+        STEP_LAP(team->timed, since, f->nanoseconds, PF_RESAMPLE)
     }
     team->y = missing ? NULL : y;
     team->u = f->u ? f->u + k * (size_t)f->u_dim : NULL;
@@ -259,7 +280,12 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
     step_round(team, STEP_SHARE(f, step_share_move));
     if (team->positions) {
         f->n_unique = 0;
-        for (size_t b = 0; b < step_blocks(f->n); b++) f->n_unique += team->blocks[b].unique;
+        for (size_t b = 0; b < blocks; b++) f->n_unique += team->blocks[b].unique;
+    }
+    if (team->timed) {
+        for (size_t b = 0; b < blocks; b++)
+            for (int phase = 0; phase < PF_PHASES; phase++) f->nanoseconds[phase] += team->blocks[b].nanoseconds[phase];
+        since = pf_nanoseconds();
     }
     if (team->moves) {
         void *x = f->x;
@@ -271,6 +297,7 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
             if (f->equal) step_equal(f, team);
             return PF_STEP_FAILED;
         }
+        STEP_LAP(team->timed, since, f->nanoseconds, PF_LSE)
         if (f->kind == PF_STEP_FUSE && !f->equal) {
             f->w_next = f->w;
             f->w = team->W;
@@ -281,6 +308,7 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
         f->resample_next = ess < f->resample_below;
         team->increment = increment;
         if (last || !f->resample_next) step_round(team, STEP_SHARE(f, step_share_log));
+        STEP_LAP(team->timed, since, f->nanoseconds, PF_WEIGHTS)
     } else if (f->equal) {
         step_equal(f, team);
     }

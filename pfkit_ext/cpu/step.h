@@ -19,6 +19,10 @@ enum { PF_STEP_FUSE = 0, PF_STEP_INT = 1 };
 enum { PF_SCHEME_SYSTEMATIC = 0, PF_SCHEME_STRATIFIED = 1, PF_SCHEME_MULTINOMIAL = 2, PF_SCHEME_RESIDUAL = 3 };
 enum { PF_STEP_OK = 0, PF_STEP_FAILED = 1, PF_STEP_NO_WEIGHTS = 2, PF_STEP_NO_MEMORY = 3 };
 
+/* propagate: noise and transition; likelihood; lse: weights and their sums; weights: log-weights, and numbers that sum to
+ * 1; resample: integer weights, positions; gather: ancestors and their states */
+enum { PF_PROPAGATE, PF_LIKELIHOOD, PF_LSE, PF_WEIGHTS, PF_RESAMPLE, PF_GATHER, PF_PHASES };
+
 typedef struct {
     /* the model */
     pf_transition_f64 transition_f64;
@@ -52,6 +56,9 @@ typedef struct {
     uint8_t *resampled_out;
     int64_t *unique_out;
     double *mean, *variance;         /* (steps, d), or NULL */
+    /* steps to be timed (or NULL), and where their nanoseconds go, a phase each; those of threads add up */
+    const uint8_t *timed;
+    uint64_t nanoseconds[PF_PHASES];
     /* observations and inputs of this call: (steps, y_dim), (steps, u_dim) or NULL */
     const double *y, *u;
     size_t done;                     /* steps finished */

@@ -2,28 +2,44 @@
  *
  * A "share" is the work of one thread in one round: the blocks [begin, end) of PF_FUSE_BLOCK particles. */
 
-/* Particles first .. first + count - 1 move to the time f->time; `index`: their ancestors, or NULL. */
-static const T *F(step_move)(const pf_filter *f, size_t first, size_t count, const uint32_t *index, const double *u,
-                             T *rows)
+/* What particles first .. first + count - 1 move from, as (d, count); `index`: their ancestors, or NULL. */
+static const T *F(step_gather)(const pf_filter *f, size_t first, size_t count, const uint32_t *index, T *rows)
+{
+    const size_t d = (size_t)f->d, n = f->n;
+    const T *from = (const T *)f->x;
+    if (index) {
+        size_t i = 0;
+        for (; i + 2 <= d; i += 2) {      /* two coordinates for one reading of the index */
+            const T *a = from + i * n, *b = a + n;
+            T *to_a = rows + i * count, *to_b = to_a + count;
+            for (size_t k = 0; k < count; k++) {
+                const size_t j = index[k];
+                to_a[k] = a[j];
+                to_b[k] = b[j];
+            }
+        }
+        for (; i < d; i++)
+            for (size_t k = 0; k < count; k++) rows[i * count + k] = from[i * n + index[k]];
+    } else if (f->resampled) {
+        for (size_t i = 0; i < d; i++) F(gather)(from + i * n, f->ancestors + first, count, rows + i * count);
+    } else if (d == 1) {
+        return from + first;
+    } else {
+        for (size_t i = 0; i < d; i++) memcpy(rows + i * count, from + i * n + first, count * sizeof(T));
+    }
+    return rows;
+}
+
+/* They move, from `in`, to the time f->time. */
+static const T *F(step_move)(const pf_filter *f, const T *in, size_t first, size_t count, const double *u, T *rows)
 {
     const size_t d = (size_t)f->d, n = f->n, noise_dim = (size_t)f->noise_dim;
-    T *in = rows, *noise = in + d * PF_MODEL_BLOCK, *out = noise + noise_dim * PF_MODEL_BLOCK;
-    const T *from = (const T *)f->x;
+    T *noise = rows + d * PF_MODEL_BLOCK + STEP_APART, *out = noise + noise_dim * PF_MODEL_BLOCK + STEP_APART;
     T *to = (T *)f->x_next;
     const pf_random_stream s = step_stream(f, f->time, STREAM_NOISE);
     const uint64_t group = (uint64_t)(first / PF_MODEL_BLOCK) << 27;
     for (size_t i = 0; i < noise_dim; i++)
         F(random_normal)(s, group + i * (PF_MODEL_BLOCK / GROUP), count, noise + i * count);
-    if (index) {
-        for (size_t i = 0; i < d; i++)
-            for (size_t k = 0; k < count; k++) in[i * count + k] = from[i * n + index[k]];
-    } else if (f->resampled) {
-        for (size_t i = 0; i < d; i++) F(gather)(from + i * n, f->ancestors + first, count, in + i * count);
-    } else if (d == 1) {
-        in = (T *)from + first;
-    } else {
-        for (size_t i = 0; i < d; i++) memcpy(in + i * count, from + i * n + first, count * sizeof(T));
-    }
     if (d == 1) out = to + first;
     F(f->transition)(in, noise, u, f->time, (int64_t)count, f->params, out);
     if (d > 1)
@@ -59,8 +75,9 @@ static void F(step_weigh)(const pf_filter *f, const T *x, size_t first, size_t c
 static void F(step_share_move)(step_team *team, size_t begin, size_t end, char *scratch)
 {
     const pf_filter *f = team->f;
-    T *rows = (T *)scratch, *own = rows + (size_t)(2 * f->d + f->noise_dim) * PF_MODEL_BLOCK;
+    T *rows = (T *)scratch, *own = rows + (size_t)(2 * f->d + f->noise_dim) * PF_MODEL_BLOCK + 3 * STEP_APART;
     uint32_t *index = (uint32_t *)(own + PF_FUSE_BLOCK);
+    uint64_t since = team->timed ? pf_nanoseconds() : 0;
     size_t from = team->positions ? positions_find(f->ints, f->n, (uint32_t)(begin * PF_FUSE_BLOCK)) : 0;
     for (size_t b = begin; b < end; b++) {
         const size_t start = b * PF_FUSE_BLOCK, whole = step_count(f->n, b);
@@ -72,13 +89,21 @@ static void F(step_share_move)(step_team *team, size_t begin, size_t end, char *
             const T *x;
             if (team->positions)
                 block->unique += positions_expand(f->ints, &from, (uint32_t)first, (uint32_t)count, index);
-            x = team->moves ? F(step_move)(f, first, count, team->positions ? index : NULL, team->u, rows)
-                            : F(step_still)(f, first, count, rows);
+            if (team->moves) {
+                x = F(step_gather)(f, first, count, team->positions ? index : NULL, rows);
+                if (f->resampled) STEP_LAP(team->timed, since, block->nanoseconds, PF_GATHER)
+                x = F(step_move)(f, x, first, count, team->u, rows);
+                STEP_LAP(team->timed, since, block->nanoseconds, PF_PROPAGATE)
+            } else {
+                x = F(step_still)(f, first, count, rows);
+            }
             if (team->y) F(step_weigh)(f, x, first, count, team->y, joint + at);
+            STEP_LAP(team->timed, since, block->nanoseconds, PF_LIKELIHOOD)
         }
         if (!team->y) continue;
         if (f->kind == PF_STEP_FUSE) block->good = F(fuse_part)(joint, whole, (T *)team->W + start, &block->fuse);
         else block->fuse.maximum = (double)F(int_max)(joint, whole);
+        STEP_LAP(team->timed, since, block->nanoseconds, PF_LSE)
     }
 }
 
@@ -246,8 +271,10 @@ static void F(step_moments)(const pf_filter *f, double *mean, double *variance)
 
 static void F(step_all_move)(pf_filter *f, const double *u, char *scratch)
 {
-    for (size_t first = 0; first < f->n; first += PF_MODEL_BLOCK)
-        F(step_move)(f, first, f->n - first < PF_MODEL_BLOCK ? f->n - first : PF_MODEL_BLOCK, NULL, u, (T *)scratch);
+    for (size_t first = 0; first < f->n; first += PF_MODEL_BLOCK) {
+        const size_t count = f->n - first < PF_MODEL_BLOCK ? f->n - first : PF_MODEL_BLOCK;
+        F(step_move)(f, F(step_gather)(f, first, count, NULL, (T *)scratch), first, count, u, (T *)scratch);
+    }
 }
 
 static void F(step_all_weigh)(pf_filter *f, const double *y, void *log_g, char *scratch)

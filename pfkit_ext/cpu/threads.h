@@ -6,6 +6,8 @@
 
 #include <stdint.h>
 
+#include <time.h>
+
 #if defined(_WIN32)
 #include <windows.h>
 typedef HANDLE pf_thread;
@@ -45,6 +47,14 @@ static inline void pf_thread_yield(void) { sched_yield(); }
 #else
 #define PF_PAUSE() ((void)0)
 #endif
+
+/* A clock, in nanoseconds; reading it takes some 30 of them. */
+static inline uint64_t pf_nanoseconds(void)
+{
+    struct timespec t;
+    timespec_get(&t, TIME_UTC);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
 
 /* wait until *a reaches target (which it never passes by 2^30) */
 static inline void pf_wait_for(pf_atomic *a, long target)

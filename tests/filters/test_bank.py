@@ -1,6 +1,7 @@
 """Banks of filters: each member is the single filter it stands for."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -185,3 +186,17 @@ def test_models_of_different_dimensions_are_refused_at_once():
     ):
         with pytest.raises(ValueError, match="must have the same state_dim"):
             FilterBank(models, 10)
+
+
+@pytest.mark.parametrize("model", [LocalLevel(1.0, 1.0), walk()])
+def test_results_are_made_when_asked_for_and_travel(model):
+    result = FilterBank(model, 50, n_filters=3, rng=1).run(Y)
+    assert result[-1] is result[2] is result.results[2]
+    with pytest.raises(IndexError):
+        result[3]
+    assert result.log_likelihood.tolist() == [r.log_likelihood for r in result.results]
+    if isinstance(model, LocalLevel):
+        again = pickle.loads(pickle.dumps(result))
+        np.testing.assert_array_equal(again.mean, result.mean)
+        np.testing.assert_array_equal(again.log_likelihood, result.log_likelihood)
+    assert len(FilterBank(model, 50, n_filters=2, rng=1).run(Y[:0]).log_likelihood) == 2

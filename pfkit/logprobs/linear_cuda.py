@@ -7,8 +7,7 @@ much.) Nothing is added by atomic operations, and every sum has one fixed order:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,30 +49,26 @@ def forward_cuda(
         kernels.finish(out.loss, targets, state, terms, stream)
 
 
-def _gradients(
-    hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, terms: Terms, state: Any,
-    outer: _Tensor, dtype: torch.dtype, width: int, kept: int,
-) -> Iterator[tuple[int, int, _Tensor]]:  # fmt: skip
-    """(first column, columns, gradient in the products) of every chunk, valid until the next one.
+class _Problem(NamedTuple):
+    """What backward works on: all rows, or some of them."""
 
-    Kept logits are read and left as they are: backward may run again over them.
-    """
-    rows, stream, at = hidden.shape[0], torch.cuda.current_stream().cuda_stream, 0
-    vocabulary = weight.shape[0]
-    room = torch.empty(rows * padded(min(width, vocabulary)), dtype=dtype, device=hidden.device)
-    for k, (first, n) in enumerate(spans(vocabulary, width)):
-        chunk = _chunk(room, 0, rows, n)
-        logits = _chunk(state.kept, at, rows, n) if k < kept else chunk
-        at += rows * padded(n)
-        if k >= kept:
-            multiply(logits, hidden, weight[first : first + n].t())
-        g = chunk
-        if dtype != hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
-            g = chunk.view(hidden.dtype)[:, :n]
-        kernels.gradient(
-            logits, g, first, targets, bias, state.maximum, state.total, outer, terms, stream
-        )
-        yield first, n, g
+    hidden: _Tensor
+    weight: _Tensor
+    targets: _Tensor
+    bias: _Tensor | None
+    terms: Terms
+    maximum: _Tensor
+    total: _Tensor
+    outer: _Tensor  # gradient of every row's loss, float32
+    kept: _Tensor
+    dtype: torch.dtype  # of a chunk of logits
+
+    def rows(self, part: slice) -> _Problem:
+        """The same for some rows, nothing kept."""
+        return self._replace(
+            hidden=self.hidden[part], targets=self.targets[part], maximum=self.maximum[part],
+            total=self.total[part], outer=self.outer[part], kept=self.kept[:0],
+        )  # fmt: skip
 
 
 def backward_cuda(
@@ -88,37 +83,52 @@ def backward_cuda(
     where the budget has no room for that, in a second sweep over blocks of rows.
     """
     dtype = hidden.dtype if logits_dtype is None else logits_dtype
-    outer = state.loss.float().contiguous()
-    whole = needs[0] and not plan.block
+    problem = _Problem(
+        hidden, weight, targets, bias, terms, state.maximum, state.total, state.loss.float().contiguous(),
+        state.kept, dtype,
+    )  # fmt: skip
+    to_hidden, to_weight, to_bias = (g if n else None for g, n in zip(grads, needs, strict=True))
     with torch.cuda.device(hidden.device):
-        if whole or needs[1] or needs[2]:
-            sums = _sums(grads[0], hidden.shape[0]) if whole else None
-            for first, n, g in _gradients(
-                hidden, weight, targets, bias, terms, state, outer, dtype, plan.width, plan.kept
-            ):
-                if needs[1]:
-                    multiply(grads[1][first : first + n], g.t(), hidden)
-                if needs[2]:
-                    grads[2][first : first + n] = g.sum(0, dtype=torch.float32)
-                if sums is not None:
-                    accumulate(sums, g, weight[first : first + n], first == 0)
-            if sums is not None and sums is not grads[0]:
-                grads[0].copy_(sums)
-        if needs[0] and plan.block:
-            sums = _sums(grads[0], plan.block)
+        if not plan.block:
+            _sweep(problem, plan.width, plan.kept, to_hidden, to_weight, to_bias)
+            return
+        if to_weight is not None or to_bias is not None:
+            _sweep(problem, plan.width, 0, None, to_weight, to_bias)
+        if to_hidden is not None:
             for top, height in spans(hidden.shape[0], plan.block):
                 part = slice(top, top + height)
-                few = state._replace(maximum=state.maximum[part], total=state.total[part])
-                for first, n, g in _gradients(
-                    hidden[part], weight, targets[part], bias, terms, few, outer[part], dtype,
-                    plan.block_width, 0,
-                ):  # fmt: skip
-                    accumulate(sums[:height], g, weight[first : first + n], first == 0)
-                grads[0][part] = sums[:height]
+                _sweep(problem.rows(part), plan.block_width, 0, to_hidden[part], None, None)
 
 
-def _sums(result: _Tensor, rows: int) -> _Tensor:
-    """Where the gradient of `rows` hidden states is summed, in float32: the result itself if it can be."""
-    if result.dtype == torch.float32 and rows == result.shape[0]:
-        return result
-    return torch.empty(rows, result.shape[1], dtype=torch.float32, device=result.device)
+def _sweep(
+    problem: _Problem, width: int, kept: int, to_hidden: _Tensor | None, to_weight: _Tensor | None,
+    to_bias: _Tensor | None,
+) -> None:  # fmt: skip
+    """All chunks once. Kept logits are read and left as they are: backward may run again over them."""
+    hidden, weight, dtype = problem.hidden, problem.weight, problem.dtype
+    stream = torch.cuda.current_stream().cuda_stream
+    rows, vocabulary, at = hidden.shape[0], weight.shape[0], 0
+    room = torch.empty(rows * padded(min(width, vocabulary)), dtype=dtype, device=hidden.device)
+    sums = to_hidden
+    if sums is not None and sums.dtype != torch.float32:
+        sums = torch.empty(sums.shape, dtype=torch.float32, device=sums.device)
+    for k, (first, n) in enumerate(spans(vocabulary, width)):
+        part, chunk = weight[first : first + n], _chunk(room, 0, rows, n)
+        logits = _chunk(problem.kept, at, rows, n) if k < kept else chunk
+        at += rows * padded(n)
+        if k >= kept:
+            multiply(logits, hidden, part.t())
+        rest = (first, problem.targets, problem.bias, problem.maximum, problem.total, problem.outer,
+                problem.terms, stream)  # fmt: skip
+        if to_bias is not None:
+            kernels.column_sums(logits, to_bias[first : first + n], *rest)
+        g = chunk
+        if dtype != hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
+            g = chunk.view(hidden.dtype)[:, :n]
+        kernels.gradient(logits, g, *rest)
+        if to_weight is not None:
+            multiply(to_weight[first : first + n], g.t(), hidden)
+        if sums is not None:
+            accumulate(sums, g, part, first == 0)
+    if to_hidden is not None and sums is not None and sums is not to_hidden:
+        to_hidden.copy_(sums)

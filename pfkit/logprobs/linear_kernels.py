@@ -17,6 +17,7 @@ from .linear_terms import Terms
 
 NUMBER = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 3}
 WARPS = 8  # rows a block: one warp each
+SUMMED = 256  # rows a block in sums over rows
 
 
 class State(NamedTuple):
@@ -50,17 +51,30 @@ def _finish(index: int, rows: int, terms: Terms) -> Any:
     return cuda.device(index).launch(kernel, (-(-rows // 128), 1), arguments)
 
 
+def _gradient_arguments(rows: int, columns: int, ld: int, result_ld: int, terms: Terms) -> bytes:
+    return struct.pack(
+        "8Q6q5d", *[0] * 8, rows, columns, ld, result_ld, terms.vocabulary, terms.ignore_index,
+        terms.cap, terms.scale, terms.smoothing, terms.smoothing / terms.vocabulary, terms.z,
+    )  # fmt: skip
+
+
 @lru_cache(maxsize=1024)
 def _gradient(
     index: int, dtype: int, result: int, rows: int, columns: int, ld: int, result_ld: int, terms: Terms
 ) -> Any:
     entry = f"gradient<4,{str(terms.shaped).lower()},{result}>"
     kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4)
-    arguments = struct.pack(
-        "8Q6q5d", *[0] * 8, rows, columns, ld, result_ld, terms.vocabulary, terms.ignore_index,
-        terms.cap, terms.scale, terms.smoothing, terms.smoothing / terms.vocabulary, terms.z,
-    )  # fmt: skip
+    arguments = _gradient_arguments(rows, columns, ld, result_ld, terms)
     return cuda.device(index).launch(kernel, (-(-rows // WARPS), 1), arguments)
+
+
+@lru_cache(maxsize=256)
+def _column_sums(index: int, dtype: int, rows: int, columns: int, ld: int, terms: Terms) -> Any:
+    entry = f"column_sums<{SUMMED},{str(terms.shaped).lower()}>"
+    kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4)
+    grid = (-(-columns // (32 * (4 if dtype == 0 else 8))), -(-rows // SUMMED))
+    arguments = _gradient_arguments(rows, columns, ld, columns, terms)
+    return cuda.device(index).launch(kernel, grid, arguments)
 
 
 def _run(index: int, launch: Any, *arguments: int) -> None:
@@ -112,3 +126,18 @@ def gradient(
         index, launch, stream, chunk.data_ptr(), result.data_ptr(), maximum.data_ptr(), total.data_ptr(),
         targets.data_ptr(), _pointer(bias, first), outer.data_ptr(), first,
     )  # fmt: skip
+
+
+def column_sums(
+    chunk: torch.Tensor, result: torch.Tensor, first: int, targets: torch.Tensor, bias: torch.Tensor | None,
+    maximum: torch.Tensor, total: torch.Tensor, outer: torch.Tensor, terms: Terms, stream: int,
+) -> None:  # fmt: skip
+    """Write the sums over rows of that gradient, in float32, to `result` (columns,): the bias's gradient."""
+    index, (rows, columns) = chunk.get_device(), chunk.shape
+    parts = torch.empty(-(-rows // SUMMED), columns, device=chunk.device)
+    launch = _column_sums(index, NUMBER[chunk.dtype], rows, columns, chunk.stride(0), terms)
+    _run(
+        index, launch, stream, chunk.data_ptr(), parts.data_ptr(), maximum.data_ptr(), total.data_ptr(),
+        targets.data_ptr(), _pointer(bias, first), outer.data_ptr(), first,
+    )  # fmt: skip
+    torch.sum(parts, 0, out=result)

@@ -11,8 +11,9 @@ columns at a time. What that takes, in bytes of scratch:
 * the chunks whose logits are kept from forward to backward: each saves its product in backward.
 
 Chunks of about 32 MiB stay in the second-level cache of a large GPU between the product that writes them and
-the kernel that reads them. A plan depends on shapes and the budget, never on data: equal calls cut equally,
-and backward meets the chunks that forward kept.
+the kernel that reads them. In backward wider ones are better: each adds once to the sum of the hidden states'
+gradient, which is read and written whole for it. A plan depends on shapes and the budget, never on data:
+equal calls cut equally, and backward meets the chunks that forward kept.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHUNK_BYTES = 32 << 20
+BACKWARD_BYTES = 62 << 20  # of a chunk in backward where no budget is given
+WIDEST_BYTES = 128 << 20  # beyond this, keeping logits is the better use of memory
 ROW_BYTES = 24
 STEP = 64  # columns; the products' tiles are 64 to 256 wide
 COMFORTABLE = 1024  # columns below which the rows are cut first, where they can be
@@ -105,11 +108,13 @@ def make(
     if not rows:
         return Plan(0, vocabulary, 0, vocabulary)
     if memory is None:
-        memory = ROW_BYTES * rows + max(CHUNK_BYTES, rows * 8 * size) + (4 * rows * hidden if sums else 0)
-        if not gradient and rows * STEP * size > CHUNK_BYTES:
-            memory = ROW_BYTES * rows + CHUNK_BYTES
-        if gradient and rows * padded(vocabulary) * size <= CHUNK_BYTES:  # one small chunk: keep it
-            memory += rows * padded(vocabulary) * size
+        memory = ROW_BYTES * rows + CHUNK_BYTES
+        if gradient:
+            everything = rows * padded(vocabulary) * size
+            memory = ROW_BYTES * rows + (4 * rows * hidden if sums else 0)
+            memory += max(BACKWARD_BYTES, rows * STEP * size)
+            if everything <= CHUNK_BYTES:  # one small chunk: keep it
+                memory += everything
     elif memory < (needed := least(rows, hidden, vocabulary, size, gradient=gradient, sums=sums)):
         raise ValueError(
             f"memory={memory} bytes is too little for {rows} rows of {vocabulary} logits: "
@@ -132,7 +137,7 @@ def make(
             rows, vocabulary, rows, _width(min(free, CHUNK_BYTES), rows, size, vocabulary), 0, block,
             _width(min(free - 4 * block * hidden, CHUNK_BYTES), block, size, vocabulary),
         )  # fmt: skip
-    width = _width(min(free - total, CHUNK_BYTES), rows, size, vocabulary)
+    width = _width(min(free - total, WIDEST_BYTES), rows, size, vocabulary)
     chunk = rows * padded(width) * size
     kept = max(0, free - total - chunk) // chunk
     return Plan(rows, vocabulary, rows, width, min(kept, -(-vocabulary // width)))

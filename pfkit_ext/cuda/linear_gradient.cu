@@ -56,24 +56,52 @@ __device__ __forceinline__ void store(void* row, int index, const float (&g)[E])
   }
 }
 
+// What a row brings to the gradient of its logits.
+struct Row {
+  float m, weight, hit, share;  // weight: of exp(x - m)
+  i64 target;                   // within the chunk's columns, or outside them
+  bool live;
+
+  __device__ __forceinline__ Row(const GradientArgs& a, i64 row) {
+    m = a.maximum[row];
+    float s = a.total[row];
+    target = a.targets[row];
+    live = target != a.ignored;
+    bool known = target >= 0 && target < a.vocabulary;
+    float outer = !live ? 0.0f : known ? a.outer[row] : __int_as_float(0x7fc00000);
+    weight = live ? outer / s : 0.0f;
+    if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
+    hit = outer * (float)(1.0 - a.smoothing);
+    share = outer * (float)a.share;
+    target = live ? target - a.first : -1;
+  }
+
+  // The gradient in the product y of a column, whose logit is f.
+  template <bool SHAPED>
+  __device__ __forceinline__ float gradient(float y, i64 column, i64 within, const Shape& shape, float inverse) const {
+    float f = SHAPED ? logit_of(y, within, shape) : y;
+    float g = live ? weight * expo(f - m) - share : 0.0f;
+    if (column == target) g -= hit;
+    return SHAPED ? g * shape.scale * (1.0f - (f * inverse) * (f * inverse)) : g;
+  }
+};
+
+template <bool SHAPED>
+__device__ __forceinline__ float inverse_of(const Shape& shape) {
+  return SHAPED && shape.cap > 0 ? 1.0f / (shape.cap * shape.scale) : 0.0f;
+}
+
 template <int V, bool SHAPED, int RESULT>
 __device__ __forceinline__ void gradient(const GradientArgs& a) {
   int lane = threadIdx.x % 32;
-  i64 row = (i64)blockIdx.x * (PFKIT_THREADS / 32) + threadIdx.x / 32;
-  if (row >= a.rows) return;
-  const Element* x = a.logits + row * a.ld;
-  void* out = (char*)a.gradient + row * a.gradient_ld * (RESULT == 0 ? 4 : 2);
-  float m = a.maximum[row], s = a.total[row];
-  i64 target = a.targets[row];
-  bool live = target != a.ignored;
-  float outer = !live ? 0.0f : target >= 0 && target < a.vocabulary ? a.outer[row] : __int_as_float(0x7fc00000);
-  float weight = live ? outer / s : 0.0f;  // of exp(x - m)
-  if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
-  float hit = outer * (float)(1.0 - a.smoothing), share = outer * (float)a.share;
-  target = live ? target - a.first : -1;
+  i64 at_row = (i64)blockIdx.x * (PFKIT_THREADS / 32) + threadIdx.x / 32;
+  if (at_row >= a.rows) return;
+  const Element* x = a.logits + at_row * a.ld;
+  void* out = (char*)a.gradient + at_row * a.gradient_ld * (RESULT == 0 ? 4 : 2);
+  Row row(a, at_row);
   int vectors = (int)((a.columns + E - 1) / E);
   Shape shape{a.bias, (float)a.cap, (float)a.scale};
-  float inverse = SHAPED && shape.cap > 0 ? 1.0f / (shape.cap * shape.scale) : 0.0f;
+  float inverse = inverse_of<SHAPED>(shape);
   for (int at = lane; at - lane < vectors; at += 32 * V) {
     uint4 v[V];
 #pragma unroll
@@ -87,16 +115,45 @@ __device__ __forceinline__ void gradient(const GradientArgs& a) {
       float g[E];
 #pragma unroll
       for (int j = 0; j < E; ++j) {
-        float f = element(v[k], j);
         i64 column = (i64)index * E + j;
-        if (SHAPED) f = logit_of(f, column < a.columns ? column : 0, shape);
-        g[j] = live ? weight * expo(f - m) - share : 0.0f;
-        if (column == target) g[j] -= hit;
-        if (SHAPED) g[j] *= shape.scale * (1.0f - (f * inverse) * (f * inverse));
+        g[j] = row.gradient<SHAPED>(element(v[k], j), column, column < a.columns ? column : 0, shape, inverse);
       }
       store<RESULT>(out, index, g);  // the columns past the end too: they are the buffer's own padding
     }
     __syncwarp();
+  }
+}
+
+// Sums over rows of the same gradient, unrounded: the gradient of the bias. Blocks of 32 vectors of columns
+// and ROWS rows; partial sums [block row][column] in `gradient`, float32, to be added in their order.
+template <int ROWS, bool SHAPED>
+__device__ __forceinline__ void column_sums(const GradientArgs& a) {
+  constexpr int LINES = PFKIT_THREADS / 32;
+  __shared__ float parts[LINES][32 * E];
+  int lane = threadIdx.x % 32, line = threadIdx.x / 32;
+  i64 vector = (i64)blockIdx.x * 32 + lane, column = vector * E;
+  i64 end = (i64)(blockIdx.y + 1) * ROWS;
+  if (end > a.rows) end = a.rows;
+  Shape shape{a.bias, (float)a.cap, (float)a.scale};
+  float inverse = inverse_of<SHAPED>(shape), sums[E] = {};
+  if (column < a.columns) {
+    for (i64 r = (i64)blockIdx.y * ROWS + line; r < end; r += LINES) {
+      Row row(a, r);
+      uint4 v = *((const uint4*)(a.logits + r * a.ld) + vector);
+#pragma unroll
+      for (int j = 0; j < E; ++j)
+        sums[j] += row.gradient<SHAPED>(element(v, j), column + j, column + j < a.columns ? column + j : 0, shape,
+                                        inverse);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < E; ++j) parts[line][lane * E + j] = sums[j];
+  __syncthreads();
+  for (int c = threadIdx.x; c < 32 * E; c += PFKIT_THREADS) {
+    float s = 0;
+    for (int k = 0; k < LINES; ++k) s += parts[k][c];
+    i64 to = (i64)blockIdx.x * 32 * E + c;
+    if (to < a.columns) ((float*)a.gradient)[(i64)blockIdx.y * a.gradient_ld + to] = s;
   }
 }
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from pfkit.logprobs import linear_plan
-from pfkit.logprobs.linear_plan import CHUNK_BYTES, ROW_BYTES, padded
+from pfkit.logprobs.linear_plan import CHUNK_BYTES, ROW_BYTES, WIDEST_BYTES, padded
 
 SIZES = [(1, 8, 1), (3, 16, 7), (40, 64, 1000), (517, 128, 5003), (2048, 512, 32000), (8192, 4096, 128256)]
 BUDGETS = [10**5, 10**6, 9 * 10**6, 40 * 10**6, 200 * 10**6, 1 << 30, 3 << 30]
@@ -56,10 +56,11 @@ def test_the_least_budget_is_enough(shape):
 
 
 def test_chunks_stay_in_the_cache_and_more_memory_keeps_more():
+    assert 8192 * linear_plan.make(8192, 4096, 128256, 2).width * 2 <= CHUNK_BYTES
     kept = []
     for memory in (None, 200 * 10**6, 1 << 30, 3 << 30):
         plan = linear_plan.make(8192, 4096, 128256, 2, memory, gradient=True, sums=True)
-        assert plan.rows * plan.width * 2 <= CHUNK_BYTES and not plan.block
+        assert plan.rows * plan.width * 2 <= WIDEST_BYTES and not plan.block
         kept.append(plan.kept)
     assert kept[0] == 0 and kept == sorted(kept) and kept[-1] == len(plan.chunks())
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from . import linear_fused as fused
 from . import linear_kernels as kernels
 from .linear_plan import Plan, padded, spans
 from .linear_products import accumulate, multiply
@@ -36,6 +37,16 @@ def forward_cuda(
     )  # the target's logit waits where the loss will stand
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
+        at_once = 0 if plan.kept else fused.rows_at_once(hidden, weight, terms, plan.memory)
+        if at_once:
+            slots = torch.empty(2 * fused.clusters(hidden.get_device()) * at_once, device=device)
+            for top, height in spans(rows, at_once):
+                part = slice(top, top + height)
+                fused.forward(
+                    hidden[part], weight, targets[part], terms, out.loss[part], out.maximum[part],
+                    out.total[part], slots, stream,
+                )  # fmt: skip
+            return
         kept = plan.kept if out.kept.numel() else 0
         scratch = plan.height * padded(plan.width) if kept * plan.width < plan.vocabulary else 0
         room, at = torch.empty(scratch, dtype=out.kept.dtype, device=device), 0
@@ -116,16 +127,22 @@ def _sweep(
         part, chunk = weight[first : first + n], _chunk(room, 0, rows, n)
         logits = _chunk(problem.kept, at, rows, n) if k < kept else chunk
         at += rows * padded(n)
-        if k >= kept:
-            multiply(logits, hidden, part.t())
-        rest = (first, problem.targets, problem.bias, problem.maximum, problem.total, problem.outer,
-                problem.terms, stream)  # fmt: skip
-        if to_bias is not None:
-            kernels.column_sums(logits, to_bias[first : first + n], *rest)
         g = chunk
         if dtype != hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
             g = chunk.view(hidden.dtype)[:, :n]
-        kernels.gradient(logits, g, *rest)
+        if k >= kept and fused.applies(hidden, part, problem.terms):
+            fused.gradient(
+                hidden, part, g, first, problem.targets, problem.maximum, problem.total, problem.outer,
+                problem.terms, stream,
+            )  # fmt: skip
+        else:
+            if k >= kept:
+                multiply(logits, hidden, part.t())
+            rest = (first, problem.targets, problem.bias, problem.maximum, problem.total, problem.outer,
+                    problem.terms, stream)  # fmt: skip
+            if to_bias is not None:
+                kernels.column_sums(logits, to_bias[first : first + n], *rest)
+            kernels.gradient(logits, g, *rest)
         if to_weight is not None:
             multiply(to_weight[first : first + n], g.t(), hidden)
         if sums is not None:

@@ -37,14 +37,14 @@ class State(NamedTuple):
 def _fold(index: int, dtype: int, rows: int, columns: int, ld: int, terms: Terms) -> Any:
     wide = columns * (4 if dtype == 0 else 2) > 2048
     entry = "fold<4,true>" if terms.shaped else "fold<8,false>" if wide else "fold<4,false>"
-    kernel = cuda.DeviceKernel("linear_fold.cu", entry, dtype, 32 * WARPS, 4)
+    kernel = cuda.DeviceKernel("linear_fold.cu", entry, dtype, 32 * WARPS, 4, early=True)
     arguments = struct.pack("8Q3q2d", *[0] * 8, rows, columns, ld, terms.cap, terms.scale)
     return cuda.device(index).launch(kernel, (-(-rows // WARPS), 1), arguments)
 
 
 @lru_cache(maxsize=256)
 def _finish(index: int, rows: int, terms: Terms) -> Any:
-    kernel = cuda.DeviceKernel("linear_fold.cu", "finish", 0, 128, define="PFKIT_FINISH")
+    kernel = cuda.DeviceKernel("linear_fold.cu", "finish", 0, 128, define="PFKIT_FINISH", early=True)
     arguments = struct.pack(
         "8Q3q2d", *[0] * 8, rows, terms.vocabulary, terms.ignore_index, terms.smoothing, terms.z
     )
@@ -63,7 +63,7 @@ def _gradient(
     index: int, dtype: int, result: int, rows: int, columns: int, ld: int, result_ld: int, terms: Terms
 ) -> Any:
     entry = f"gradient<4,{str(terms.shaped).lower()},{result}>"
-    kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4)
+    kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4, early=True)
     arguments = _gradient_arguments(rows, columns, ld, result_ld, terms)
     return cuda.device(index).launch(kernel, (-(-rows // WARPS), 1), arguments)
 
@@ -71,7 +71,7 @@ def _gradient(
 @lru_cache(maxsize=256)
 def _column_sums(index: int, dtype: int, rows: int, columns: int, ld: int, terms: Terms) -> Any:
     entry = f"column_sums<{SUMMED},{str(terms.shaped).lower()}>"
-    kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4)
+    kernel = cuda.DeviceKernel("linear_gradient.cu", entry, dtype, 32 * WARPS, 4, early=True)
     grid = (-(-columns // (32 * (4 if dtype == 0 else 8))), -(-rows // SUMMED))
     arguments = _gradient_arguments(rows, columns, ld, columns, terms)
     return cuda.device(index).launch(kernel, grid, arguments)

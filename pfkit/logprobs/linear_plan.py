@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 CHUNK_BYTES = 32 << 20
-BACKWARD_BYTES = 62 << 20  # of a chunk in backward where no budget is given
+BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given
 WIDEST_BYTES = 128 << 20  # beyond this, keeping logits is the better use of memory
 ROW_BYTES = 24
 STEP = 64  # columns; the products' tiles are 64 to 256 wide
@@ -39,6 +39,7 @@ class Plan:
     kept: int = 0  # chunks of all rows whose logits stay, the first ones
     block: int = 0  # rows a block in a second sweep, for the gradient of the hidden states; 0: no such sweep
     block_width: int = 0  # columns of its chunks
+    memory: int = 0  # the budget, bytes
 
     def chunks(self) -> list[tuple[int, int]]:
         """(first column, columns) of every chunk."""
@@ -125,7 +126,7 @@ def make(
         height, chunk = rows, min(free, CHUNK_BYTES)
         while height >= 256 and _width(chunk, height, size, vocabulary) < min(COMFORTABLE, vocabulary):
             height = -(-height // 2)
-        return Plan(rows, vocabulary, height, _width(chunk, height, size, vocabulary))
+        return Plan(rows, vocabulary, height, _width(chunk, height, size, vocabulary), memory=memory)
 
     total = 4 * rows * hidden if sums else 0
     if sums and free - total < rows * min(STEP, vocabulary) * size:
@@ -135,9 +136,9 @@ def make(
             block = -(-block // 2)
         return Plan(
             rows, vocabulary, rows, _width(min(free, CHUNK_BYTES), rows, size, vocabulary), 0, block,
-            _width(min(free - 4 * block * hidden, CHUNK_BYTES), block, size, vocabulary),
+            _width(min(free - 4 * block * hidden, CHUNK_BYTES), block, size, vocabulary), memory,
         )  # fmt: skip
     width = _width(min(free - total, WIDEST_BYTES), rows, size, vocabulary)
     chunk = rows * padded(width) * size
     kept = max(0, free - total - chunk) // chunk
-    return Plan(rows, vocabulary, rows, width, min(kept, -(-vocabulary // width)))
+    return Plan(rows, vocabulary, rows, width, min(kept, -(-vocabulary // width)), memory=memory)

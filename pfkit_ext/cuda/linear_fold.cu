@@ -155,5 +155,4 @@ typedef FinishArgs EntryArgs;
 #else
 typedef FoldArgs EntryArgs;
 #endif
-extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS)
-    entry(const __grid_constant__ EntryArgs a) { PFKIT_ENTRY(a); }
+PFKIT_DEFINE_ENTRY_OF(EntryArgs)

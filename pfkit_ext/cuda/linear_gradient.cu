@@ -82,7 +82,8 @@ struct Row {
     float f = SHAPED ? logit_of(y, within, shape) : y;
     float g = live ? weight * expo(f - m) - share : 0.0f;
     if (column == target) g -= hit;
-    return SHAPED ? g * shape.scale * (1.0f - (f * inverse) * (f * inverse)) : g;
+    if (SHAPED && shape.cap > 0) g *= 1.0f - (f * inverse) * (f * inverse);
+    return SHAPED ? g * shape.scale : g;
   }
 };
 
@@ -157,5 +158,4 @@ __device__ __forceinline__ void column_sums(const GradientArgs& a) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS)
-    entry(const __grid_constant__ GradientArgs a) { PFKIT_ENTRY(a); }
+PFKIT_DEFINE_ENTRY_OF(GradientArgs)

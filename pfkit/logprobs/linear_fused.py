@@ -94,18 +94,22 @@ def _cached(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def forward(
-    hidden: _Tensor, weight: _Tensor, targets: _Tensor, terms: Terms, loss: _Tensor, maximum: _Tensor,
-    total: _Tensor, slots: _Tensor, stream: int,
+    hidden: _Tensor, weight: _Tensor, first: int, targets: _Tensor, terms: Terms, loss: _Tensor,
+    maximum: _Tensor, total: _Tensor, slots: _Tensor, stream: int,
 ) -> None:  # fmt: skip
-    """Loss, maximum and total of every row; `slots` has room for 2 float32 a row and cluster."""
+    """Loss, maximum and total of every row; `slots` has room for 2 float32 a row and cluster.
+
+    `weight` holds the columns of the vocabulary from `first` on. What those before it gave stands in maximum
+    and total, and the logit of a target among them in `loss`.
+    """
     index, dtype = hidden.get_device(), NUMBER[hidden.dtype]
 
     def make() -> Any:
         device, rows = cuda.device(index), hidden.shape[0]
         arguments = (
             bytes(64) + tensor_map(hidden) + tensor_map(weight)
-            + struct.pack("5qd2q", rows, weight.shape[0], hidden.shape[1], clusters(index),
-                          terms.ignore_index, terms.z, 0, 0)
+            + struct.pack("7qd", rows, weight.shape[0], hidden.shape[1], first, terms.vocabulary,
+                          terms.ignore_index, clusters(index), terms.z)
         )  # fmt: skip
         fused = cuda.DeviceKernel("linear_fused.cu", "fused", dtype, 384, 1, 2, SHARED, specific=True)
         combine = cuda.DeviceKernel(
@@ -116,7 +120,7 @@ def forward(
             device.launch(combine, (-(-rows // 128), 1), arguments),
         )
 
-    for launch in _cached((index, dtype, terms, *_matrices(hidden, weight)), make):
+    for launch in _cached((index, dtype, terms, first, *_matrices(hidden, weight)), make):
         _run(
             index, launch, stream, slots.data_ptr(), loss.data_ptr(), targets.data_ptr(), loss.data_ptr(),
             maximum.data_ptr(), total.data_ptr(), 0, 0,

@@ -24,10 +24,12 @@ struct FusedArgs {
   TensorMap hidden;     // at byte 64 of the block
   TensorMap weight;
   i64 rows;
-  i64 vocabulary;
+  i64 columns;          // rows of the weight: columns [first, first + columns) of the vocabulary
   i64 depth;
-  i64 slots_count;
+  i64 first;            // > 0: maximum and total hold what the columns before it gave
+  i64 vocabulary;
   i64 ignored;
+  i64 slots_count;
   double z;
 };
 
@@ -79,7 +81,7 @@ struct Fold {
   __device__ __forceinline__ void operator()(float (&x)[128], int row, int column, const Tiles& tiles) {
     skip_to(tiles.group);
     int lane = threadIdx.x % 32, quarter = lane % 4;
-    i64 left = a.vocabulary - column;
+    i64 left = a.columns - column;
     if (left < COLUMNS) {
 #pragma unroll
       for (int i = 0; i < 128; ++i)
@@ -105,7 +107,7 @@ struct Fold {
       s[0] += __shfl_xor_sync(0xffffffffu, s[0], 2);
       if (quarter == 0) *state = make_float2(c, old.y * exponential(old.x - c) + s[0]);
       i64 at = row + lane / 4 + 8 * h;
-      i64 target = at < a.rows ? a.targets[at] - column : -1;
+      i64 target = at < a.rows ? a.targets[at] - a.first - column : -1;
       if (target >= 0 && target < COLUMNS && target < left && (target & 7) / 2 == quarter) {
         float found = 0;
 #pragma unroll
@@ -129,7 +131,7 @@ __device__ __forceinline__ void fused(const FusedArgs& a) {
   __shared__ float2 states[GROUP * ROWS];
   u32 shared = (shared_address(memory) + 1023u) & ~1023u;
   Fold fold{a, states, -1, cluster_rank()};
-  all_products(a.hidden, a.weight, a.rows, a.vocabulary, a.depth, shared, barriers, fold);
+  all_products(a.hidden, a.weight, a.rows, a.columns, a.depth, shared, barriers, fold);
 }
 #endif
 #endif
@@ -138,11 +140,12 @@ __device__ __forceinline__ void fused(const FusedArgs& a) {
 __device__ __forceinline__ void combine(const FusedArgs& a) {
   i64 row = (i64)blockIdx.x * PFKIT_THREADS + threadIdx.x;
   if (row >= a.rows) return;
-  float c = -LARGEST;
-  for (i64 k = 0; k < a.slots_count; ++k) c = fmaxf(c, a.slots[k * a.rows + row].x);
   const double factor = (float)LOG2E;  // what the tiles multiplied with
+  double before = a.first ? a.maximum[row] * factor : -(double)LARGEST;
+  float c = (float)before;
+  for (i64 k = 0; k < a.slots_count; ++k) c = fmaxf(c, a.slots[k * a.rows + row].x);
   float maximum = (float)(c / factor);
-  double s = 0;
+  double s = a.first ? a.total[row] * exp2(before - c) : 0.0;
   for (i64 k = 0; k < a.slots_count; ++k) {
     float2 part = a.slots[k * a.rows + row];
     s += part.y * (double)exponential(part.x - c);

@@ -37,7 +37,7 @@ from typing import Any
 
 import torch
 
-from .linear_op import forward_op
+from .linear_op import rows_of_loss
 
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -187,7 +187,7 @@ def _rows(
     mode = 0
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (rows, weight, bias)):
         mode = 2 if rows.requires_grad else 1
-    loss, *_ = forward_op(
+    loss = rows_of_loss(
         rows, weight, flat, bias, ignore_index, float(smoothing), float(softcap or 0.0), float(scale),
         float(z_loss), logits_dtype, -1 if memory is None else memory, mode,
     )  # fmt: skip

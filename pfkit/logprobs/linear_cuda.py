@@ -37,35 +37,30 @@ def forward_cuda(
     )  # the target's logit waits where the loss will stand
     with torch.cuda.device(device):
         stream = torch.cuda.current_stream().cuda_stream
-
-        def fold(room: _Tensor, start: int, part: slice, first: int, n: int) -> None:
-            """Make columns [first, first + n) of some rows' logits in `room` and add them to the state."""
-            height = min(part.stop, rows) - part.start
-            chunk = _chunk(room, start, height, n)
-            multiply(chunk, hidden[part], weight[first : first + n].t())
-            kernels.fold(
-                chunk, first, targets[part], bias, state.rows(part.start, height), terms, stream
-            )
-
-        kept = plan.chunks()[: plan.kept] if out.kept.numel() else []
-        for k, (first, n) in enumerate(kept):
-            fold(out.kept, k * rows * padded(plan.width), slice(0, rows), first, n)
-        done = sum(n for _, n in kept)
-        if done < plan.vocabulary:
-            left = plan.memory - out.kept.numel() * out.kept.element_size()
-            at_once = fused.rows_at_once(hidden, weight[done:], terms, left)
-            if at_once:
-                slots = torch.empty(2 * fused.clusters(hidden.get_device()) * at_once, device=device)
-                for part in (slice(top, top + at_once) for top in range(0, rows, at_once)):
-                    fused.forward(
-                        hidden[part], weight[done:], done, targets[part], terms, out.loss[part],
-                        out.maximum[part], out.total[part], slots, stream,
-                    )  # fmt: skip
-                return
+        kept = plan.kept if out.kept.numel() else 0
+        columns = min(kept * plan.width, plan.vocabulary)
+        at_once = fused.rows_at_once(hidden, weight, terms, plan.memory - out.kept.nbytes)
+        if kept and (plan.width % fused.TILE or at_once < rows or out.kept.dtype != hidden.dtype):
+            at_once = 0
+        if at_once:
+            slots = torch.empty(2 * fused.clusters(hidden.get_device()) * at_once, device=device)
+            for part in (slice(top, top + at_once) for top in range(0, rows, at_once)):
+                fused.forward(
+                    hidden[part], weight, targets[part], terms, out.loss[part], out.maximum[part],
+                    out.total[part], slots, out.kept, columns, plan.width, stream,
+                )  # fmt: skip
+            return
+        room = out.kept
+        if columns < plan.vocabulary:
             room = torch.empty(plan.height * padded(plan.width), dtype=out.kept.dtype, device=device)
-            for part in (slice(top, top + plan.height) for top in range(0, rows, plan.height)):
-                for first, n in plan.chunks()[len(kept) :]:
-                    fold(room, 0, part, first, n)
+        at = 0
+        for top, height in spans(rows, plan.height):
+            part = slice(top, top + height)
+            for k, (first, n) in enumerate(plan.chunks()):
+                chunk = _chunk(out.kept, at, rows, n) if k < kept else _chunk(room, 0, height, n)
+                at += rows * padded(n)
+                multiply(chunk, hidden[part], weight[first : first + n].t())
+                kernels.fold(chunk, first, targets[part], bias, state.rows(top, height), terms, stream)
         kernels.finish(out.loss, targets, state, terms, stream)
 
 

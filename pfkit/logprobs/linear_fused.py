@@ -25,6 +25,7 @@ _Tensor = torch.Tensor
 
 SHARED = 4 * (128 + 256) * 64 * 2 + 1024  # four stages of both operands, and room to align them
 ENABLED = os.environ.get("PFKIT_FUSED", "1") != "0"
+TILE = 256  # columns
 GROUP_ROWS = 8 * 256  # rows whose states a block holds at once
 STATE_BYTES = 12  # of a row, beside its slots
 _MAP_TYPES = {torch.float16: 6, torch.bfloat16: 9}
@@ -94,13 +95,12 @@ def _cached(key: Any, make: Callable[[], Any]) -> Any:
 
 
 def forward(
-    hidden: _Tensor, weight: _Tensor, first: int, targets: _Tensor, terms: Terms, loss: _Tensor,
-    maximum: _Tensor, total: _Tensor, slots: _Tensor, stream: int,
+    hidden: _Tensor, weight: _Tensor, targets: _Tensor, terms: Terms, loss: _Tensor, maximum: _Tensor,
+    total: _Tensor, slots: _Tensor, kept: _Tensor, kept_columns: int, width: int, stream: int,
 ) -> None:  # fmt: skip
     """Loss, maximum and total of every row; `slots` has room for 2 float32 a row and cluster.
 
-    `weight` holds the columns of the vocabulary from `first` on. What those before it gave stands in maximum
-    and total, and the logit of a target among them in `loss`.
+    The first `kept_columns` logits of every row go to `kept`, in chunks of `width` columns.
     """
     index, dtype = hidden.get_device(), NUMBER[hidden.dtype]
 
@@ -108,8 +108,8 @@ def forward(
         device, rows = cuda.device(index), hidden.shape[0]
         arguments = (
             bytes(64) + tensor_map(hidden) + tensor_map(weight)
-            + struct.pack("7qd", rows, weight.shape[0], hidden.shape[1], first, terms.vocabulary,
-                          terms.ignore_index, clusters(index), terms.z)
+            + struct.pack("7qd", rows, weight.shape[0], hidden.shape[1], terms.ignore_index,
+                          clusters(index), kept_columns, width, terms.z)
         )  # fmt: skip
         fused = cuda.DeviceKernel("linear_fused.cu", "fused", dtype, 384, 1, 2, SHARED, specific=True)
         combine = cuda.DeviceKernel(
@@ -120,10 +120,11 @@ def forward(
             device.launch(combine, (-(-rows // 128), 1), arguments),
         )
 
-    for launch in _cached((index, dtype, terms, first, *_matrices(hidden, weight)), make):
+    key = (index, dtype, terms, kept_columns, width, *_matrices(hidden, weight))
+    for launch in _cached(key, make):
         _run(
             index, launch, stream, slots.data_ptr(), loss.data_ptr(), targets.data_ptr(), loss.data_ptr(),
-            maximum.data_ptr(), total.data_ptr(), 0, 0,
+            maximum.data_ptr(), total.data_ptr(), kept.data_ptr() if kept_columns else 0, 0,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..lse import torch_op
 from . import linear_plan
 from .linear_reference import backward_composite, forward_composite
 from .linear_terms import Terms
@@ -127,8 +128,8 @@ _LIBRARY.define(
 for _key in ("CPU", "CUDA"):
     _LIBRARY.impl("linear_cross_entropy", _forward, _key)
     _LIBRARY.impl("linear_cross_entropy_backward", _backward, _key)
-forward_op = torch.ops.pfkit.linear_cross_entropy.default
-backward_op = torch.ops.pfkit.linear_cross_entropy_backward.default
+_forward_op = torch.ops.pfkit.linear_cross_entropy.default
+_backward_op = torch.ops.pfkit.linear_cross_entropy_backward.default
 
 
 @torch.library.register_fake("pfkit::linear_cross_entropy", lib=_LIBRARY)
@@ -164,7 +165,7 @@ def _gradient(ctx: Any, grad: _Tensor | None, *_: Any) -> tuple[Any, ...]:
         return none
     hidden, weight, targets, bias, maximum, total, kept = ctx.saved_tensors
     needs = [*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[3]]
-    found = backward_op(
+    found = _backward_op(
         grad.contiguous(), hidden, weight, targets, bias, maximum, total, kept, *ctx.options, needs
     )
     dh, dw, db = (g if needed else None for g, needed in zip(found, needs, strict=True))
@@ -180,3 +181,17 @@ def _refuse(ctx: Any, *grads: Any) -> tuple[Any, ...]:
 
 torch.library.register_autograd("pfkit::linear_cross_entropy", _gradient, setup_context=_save, lib=_LIBRARY)
 torch.library.register_autograd("pfkit::linear_cross_entropy_backward", _refuse, lib=_LIBRARY)
+
+
+def rows_of_loss(hidden: _Tensor, weight: _Tensor, *rest: Any) -> _Tensor:
+    """The first result of the operator; without torch's dispatcher where nothing needs it."""
+    gradient = rest[-1]
+    if (
+        not torch.compiler.is_compiling()
+        and not gradient
+        and type(hidden) is _Tensor
+        and type(weight) in (_Tensor, torch.nn.Parameter)
+        and not (torch_op._transformed() or torch_op._dispatch_modes() or torch_op._function_modes())
+    ):
+        return _forward(hidden, weight, *rest)[0]
+    return _forward_op(hidden, weight, *rest)[0]  # type: ignore[no-any-return]

@@ -24,7 +24,7 @@ CHUNK_BYTES = 32 << 20
 BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given
 WIDEST_BYTES = 128 << 20  # beyond this, keeping logits is the better use of memory
 ROW_BYTES = 24
-STEP = 64  # columns; the products' tiles are 64 to 256 wide
+STEPS = (256, 64, 8)  # columns; the products' tiles are 64 to 256 wide, vectors 8
 COMFORTABLE = 1024  # columns below which the rows are cut first, where they can be
 
 
@@ -62,11 +62,12 @@ def padded(columns: int) -> int:
 
 
 def _width(budget: int, height: int, size: int, vocabulary: int) -> int:
-    """The widest chunk of `height` rows within `budget` bytes: whole steps, or whole vectors below one."""
+    """The widest chunk of `height` rows within `budget` bytes, in steps as coarse as it allows."""
     fit = budget // max(1, height * size)
     if fit >= padded(vocabulary):
         return vocabulary
-    return fit // STEP * STEP if fit >= STEP else fit // 8 * 8
+    step = next((step for step in STEPS if fit >= step), 8)
+    return fit // step * step
 
 
 def least(rows: int, hidden: int, vocabulary: int, size: int, *, gradient: bool, sums: bool) -> int:
@@ -113,7 +114,7 @@ def make(
         if gradient:
             everything = rows * padded(vocabulary) * size
             memory = ROW_BYTES * rows + (4 * rows * hidden if sums else 0)
-            memory += max(BACKWARD_BYTES, rows * STEP * size)
+            memory += max(BACKWARD_BYTES, rows * 64 * size)
             if everything <= CHUNK_BYTES:  # one small chunk: keep it
                 memory += everything
     elif memory < (needed := least(rows, hidden, vocabulary, size, gradient=gradient, sums=sums)):
@@ -129,7 +130,7 @@ def make(
         return Plan(rows, vocabulary, height, _width(chunk, height, size, vocabulary), memory=memory)
 
     total = 4 * rows * hidden if sums else 0
-    if sums and free - total < rows * min(STEP, vocabulary) * size:
+    if sums and free - total < rows * min(64, vocabulary) * size:
         # The sum of all rows does not fit: the gradient of the weight first, then blocks of rows.
         block = rows
         while block > 128 and 2 * 4 * block * hidden > free:
@@ -138,7 +139,11 @@ def make(
             rows, vocabulary, rows, _width(min(free, CHUNK_BYTES), rows, size, vocabulary), 0, block,
             _width(min(free - 4 * block * hidden, CHUNK_BYTES), block, size, vocabulary), memory,
         )  # fmt: skip
+    everything = rows * padded(vocabulary) * size
+    spare = free - total - everything  # for one chunk, if all logits are kept
+    if spare >= rows * min(COMFORTABLE, padded(vocabulary)) * size:
+        width = _width(min(spare, WIDEST_BYTES), rows, size, vocabulary)
+        return Plan(rows, vocabulary, rows, width, len(spans(vocabulary, width)), memory=memory)
     width = _width(min(free - total, WIDEST_BYTES), rows, size, vocabulary)
-    chunk = rows * padded(width) * size
-    kept = max(0, free - total - chunk) // chunk
-    return Plan(rows, vocabulary, rows, width, min(kept, -(-vocabulary // width)), memory=memory)
+    kept = (free - total) // (rows * padded(width) * size) - 1
+    return Plan(rows, vocabulary, rows, width, min(kept, vocabulary // width), memory=memory)

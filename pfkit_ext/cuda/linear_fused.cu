@@ -7,12 +7,6 @@
 // multiprocessors. The online softmax normaliser: Milakov & Gimelshein 2018, arXiv:1805.02867.
 #include "linear_product.cuh"
 
-__device__ __forceinline__ float exponential(float t) {  // 2^t
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-  return y;
-}
-
 struct FusedArgs {
   float2* slots;        // [cluster][row]
   float* picked;        // logit of the target
@@ -20,16 +14,17 @@ struct FusedArgs {
   float* loss;          // combine: loss, maximum and total of every row
   float* maximum;
   float* total;
-  void* unused[2];
+  Element* kept;        // logits that stay, chunk after chunk, each (rows, columns to a multiple of 8), or null
+  void* unused;
   TensorMap hidden;     // at byte 64 of the block
   TensorMap weight;
   i64 rows;
-  i64 columns;          // rows of the weight: columns [first, first + columns) of the vocabulary
-  i64 depth;
-  i64 first;            // > 0: maximum and total hold what the columns before it gave
   i64 vocabulary;
+  i64 depth;
   i64 ignored;
   i64 slots_count;
+  i64 kept_columns;     // how many of the logits of a row stay
+  i64 width;            // columns of a chunk of them, a multiple of a tile's
   double z;
 };
 
@@ -38,6 +33,7 @@ struct FusedArgs {
 struct Fold {
   const FusedArgs& a;
   float2* states;  // [pair of the group][row of the tile], this block's rows
+  Staging& staging;
   int group;       // whose states these are
   u32 rank;
 
@@ -78,10 +74,25 @@ struct Fold {
     }
   }
 
+  // Write the tile's logits, rounded, and go on with what was written: backward will see nothing else.
+  __device__ __forceinline__ void keep(float (&x)[128], int row, int column, i64 left) {
+    i64 chunk = column / a.width, first = chunk * a.width, n = a.vocabulary - first;
+    if (n > a.width) n = a.width;
+    i64 ld = (n + 7) / 8 * 8;
+    Element* to = a.kept + chunk * a.rows * a.width + row * ld + (column - first);
+    write_tile(staging, to, ld, a.rows - row, left, [&](int h, int b) {
+      u32 both = pack(x[4 * b + 2 * h], x[4 * b + 2 * h + 1]);
+      x[4 * b + 2 * h] = to_compute((Element)(both & 0xffffu));
+      x[4 * b + 2 * h + 1] = to_compute((Element)(both >> 16));
+      return both;
+    });
+  }
+
   __device__ __forceinline__ void operator()(float (&x)[128], int row, int column, const Tiles& tiles) {
     skip_to(tiles.group);
     int lane = threadIdx.x % 32, quarter = lane % 4;
-    i64 left = a.columns - column;
+    i64 left = a.vocabulary - column;
+    if (a.kept && column < a.kept_columns) keep(x, row, column, left);
     if (left < COLUMNS) {
 #pragma unroll
       for (int i = 0; i < 128; ++i)
@@ -107,7 +118,7 @@ struct Fold {
       s[0] += __shfl_xor_sync(0xffffffffu, s[0], 2);
       if (quarter == 0) *state = make_float2(c, old.y * exponential(old.x - c) + s[0]);
       i64 at = row + lane / 4 + 8 * h;
-      i64 target = at < a.rows ? a.targets[at] - a.first - column : -1;
+      i64 target = at < a.rows ? a.targets[at] - column : -1;
       if (target >= 0 && target < COLUMNS && target < left && (target & 7) / 2 == quarter) {
         float found = 0;
 #pragma unroll
@@ -129,9 +140,10 @@ __device__ __forceinline__ void fused(const FusedArgs& a) {
   extern __shared__ char memory[];
   __shared__ u64 barriers[2 * STAGES];
   __shared__ float2 states[GROUP * ROWS];
+  __shared__ Staging staging;
   u32 shared = (shared_address(memory) + 1023u) & ~1023u;
-  Fold fold{a, states, -1, cluster_rank()};
-  all_products(a.hidden, a.weight, a.rows, a.columns, a.depth, shared, barriers, fold);
+  Fold fold{a, states, staging, -1, cluster_rank()};
+  all_products(a.hidden, a.weight, a.rows, a.vocabulary, a.depth, shared, barriers, fold);
 }
 #endif
 #endif
@@ -141,11 +153,10 @@ __device__ __forceinline__ void combine(const FusedArgs& a) {
   i64 row = (i64)blockIdx.x * PFKIT_THREADS + threadIdx.x;
   if (row >= a.rows) return;
   const double factor = (float)LOG2E;  // what the tiles multiplied with
-  double before = a.first ? a.maximum[row] * factor : -(double)LARGEST;
-  float c = (float)before;
+  float c = -LARGEST;
   for (i64 k = 0; k < a.slots_count; ++k) c = fmaxf(c, a.slots[k * a.rows + row].x);
   float maximum = (float)(c / factor);
-  double s = a.first ? a.total[row] * exp2(before - c) : 0.0;
+  double s = 0;
   for (i64 k = 0; k < a.slots_count; ++k) {
     float2 part = a.slots[k * a.rows + row];
     s += part.y * (double)exponential(part.x - c);

@@ -22,51 +22,45 @@ struct FusedGradientArgs {
 };
 
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ float exponential(float t) {  // 2^t
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-  return y;
-}
+// What a row brings to the gradient of its logits in a tile.
+struct Row {
+  float m, weight, outer;  // weight: of exp(x - m)
+  int hit;                 // the target, if it is among the tile's columns
+  bool live;
 
-__device__ __forceinline__ u32 pack(float a, float b) {
-  u32 w;
-#if PFKIT_DTYPE == 2
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-#else
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-#endif
-  return w;
-}
+  __device__ __forceinline__ Row(const FusedGradientArgs& a, i64 row, int column) {
+    bool there = row < a.rows;
+    if (!there) row = 0;
+    m = a.maximum[row];
+    float s = a.total[row];
+    i64 target = a.targets[row];
+    live = there && target != a.ignored;
+    bool known = target >= 0 && target < a.vocabulary;
+    outer = !live ? 0.0f : known ? a.outer[row] : __int_as_float(0x7fc00000);
+    weight = live ? outer / s : 0.0f;
+    if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
+    i64 at = target - a.first - column;
+    hit = live && at >= 0 && at < COLUMNS ? (int)at : -1;
+  }
+
+  __device__ __forceinline__ float gradient(float x, int column) const {
+    float g = live ? weight * exponential((x - m) * (float)LOG2E) : 0.0f;
+    return column == hit ? g - outer : g;
+  }
+};
 
 struct Gradient {
   const FusedGradientArgs& a;
+  Staging& staging;
 
   // Lane l holds, of row l / 4 + 8 h of its warp's sixteen, columns 8 b + 2 (l % 4) and the next, for all b.
   __device__ __forceinline__ void operator()(float (&x)[128], int row, int column, const Tiles& tiles) {
-    int lane = threadIdx.x % 32, quarter = lane % 4;
-    i64 left = a.columns - column;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      i64 at = row + lane / 4 + 8 * h;
-      if (at >= a.rows) continue;
-      float m = a.maximum[at], s = a.total[at];
-      i64 target = a.targets[at];
-      bool live = target != a.ignored, known = target >= 0 && target < a.vocabulary;
-      float outer = !live ? 0.0f : known ? a.outer[at] : __int_as_float(0x7fc00000);
-      float weight = live ? outer / s : 0.0f;
-      if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
-      int hit = live ? (int)(target - a.first - column) : -1;  // which of this tile's columns
-      if (target - a.first - column < 0 || target - a.first - column >= COLUMNS) hit = -1;
-      Element* out = a.gradient + at * a.ld + column + 2 * quarter;
-#pragma unroll
-      for (int b = 0; b < 32; ++b) {
-        float g0 = live ? weight * exponential((x[4 * b + 2 * h] - m) * (float)LOG2E) : 0.0f;
-        float g1 = live ? weight * exponential((x[4 * b + 2 * h + 1] - m) * (float)LOG2E) : 0.0f;
-        if (hit == 8 * b + 2 * quarter) g0 -= outer;
-        if (hit == 8 * b + 2 * quarter + 1) g1 -= outer;
-        if (8 * b + 2 * quarter < left) *(u32*)(out + 8 * b) = pack(g0, g1);  // an odd end falls in the padding
-      }
-    }
+    int lane = threadIdx.x % 32;
+    Row rows[2] = {Row(a, row + lane / 4, column), Row(a, row + lane / 4 + 8, column)};
+    write_tile(staging, a.gradient + row * a.ld + column, a.ld, a.rows - row, a.columns - column, [&](int h, int b) {
+      int at = 8 * b + 2 * (lane % 4);
+      return pack(rows[h].gradient(x[4 * b + 2 * h], at), rows[h].gradient(x[4 * b + 2 * h + 1], at + 1));
+    });
   }
 
   __device__ __forceinline__ void end() {}
@@ -75,8 +69,9 @@ struct Gradient {
 __device__ __forceinline__ void fused_gradient(const FusedGradientArgs& a) {
   extern __shared__ char memory[];
   __shared__ u64 barriers[2 * STAGES];
+  __shared__ Staging staging;
   u32 shared = (shared_address(memory) + 1023u) & ~1023u;
-  Gradient gradient{a};
+  Gradient gradient{a, staging};
   all_products(a.hidden, a.weight, a.rows, a.columns, a.depth, shared, barriers, gradient);
 }
 #endif

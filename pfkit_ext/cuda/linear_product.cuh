@@ -11,7 +11,23 @@
 // so that the hidden states of a group stay in the second-level cache while the weight passes by once.
 #include "common.cuh"
 
+__device__ __forceinline__ float exponential(float t) {  // 2^t
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
+  return y;
+}
+
 #if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ u32 pack(float a, float b) {  // two elements, a first
+  u32 w;
+#if PFKIT_DTYPE == 2
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+#else
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
+#endif
+  return w;
+}
+
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP = 8, CLUSTER = 2;
 constexpr u32 A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2;
 constexpr u32 SHARED_BYTES = STAGES * (A_BYTES + B_BYTES);
@@ -145,6 +161,38 @@ struct Tiles {
     pair = group * GROUP + rest - tile * size;
   }
 };
+
+// ---- writing a tile ---------------------------------------------------------------------------------------
+// A lane holds pairs of neighbouring columns of two rows; memory wants 16 bytes of one row. Each warp turns its
+// sixteen rows in shared memory, 64 columns at a time. The vectors of a row are permuted by the row's number,
+// so that neither side meets a bank twice.
+struct Staging { uint4 vectors[8][128]; };  // of the eight multiplying warps
+
+// pair(h, b): two elements of row lane / 4 + 8 h, columns 8 b + 2 (lane % 4) and the next. `to` is the first
+// element of the warp's rows in the tile; whole vectors are written up to the one that holds column left - 1.
+template <class Pair>
+__device__ __forceinline__ void write_tile(Staging& staging, Element* to, i64 ld, i64 rows_left, i64 left, Pair pair) {
+  uint4* mine = staging.vectors[threadIdx.x / 32 - 4];
+  int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int part = 0; part < COLUMNS / 64; ++part) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      int row = lane / 4 + 8 * h;
+#pragma unroll
+      for (int b = 0; b < 8; ++b) ((u32*)(mine + row * 8 + (b ^ row % 8)))[lane % 4] = pair(h, part * 8 + b);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      int row = k * 4 + lane / 8, vector = lane % 8;
+      uint4 v = mine[row * 8 + (vector ^ row % 8)];
+      int column = part * 64 + vector * 8;
+      if (row < rows_left && column < left) *(uint4*)(to + row * ld + column) = v;
+    }
+    __syncwarp();
+  }
+}
 
 // Calls epilogue(sums, first row of the thread's warp, first column, tiles) for every tile of this block, in
 // both multiplying warpgroups. `shared` is 1024-byte aligned and holds SHARED_BYTES.

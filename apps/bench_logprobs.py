@@ -56,22 +56,22 @@ LARGEST_ERROR = {"bfloat16": 2e-2, "tf32": 2e-3, "float32": 2e-5}  # of a mean l
 def event_times(
     contenders: dict[str, Callable[[], Any]], rounds: int = 5, seconds: float = 4.0
 ) -> dict[str, float]:
-    """Median milliseconds of each contender, taking turns."""
+    """Median milliseconds of each contender, taking turns for at most about `seconds`."""
     import time
 
     import torch
 
     taken: dict[str, list[float]] = {name: [] for name in contenders}
     begin = time.perf_counter()
-    for k in range(rounds):
+    for _ in range(rounds):
         for name, call in contenders.items():
-            a, b = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            a, b = (torch.cuda.Event(enable_timing=True) for _way in range(2))
             a.record()
             call()
             b.record()
             b.synchronize()
             taken[name].append(a.elapsed_time(b))
-        if k >= 2 and time.perf_counter() - begin > seconds:
+        if time.perf_counter() - begin > seconds:
             break
     return {name: statistics.median(times) for name, times in taken.items()}
 
@@ -365,6 +365,7 @@ def linear(found: dict[str, Any], arguments: argparse.Namespace, gradients: bool
             sizes.append((4096, 32000))
         for rows, n in sizes:
             calls, missing = linear_contenders(precision)
+            calls = {k: f for k, f in calls.items() if k not in arguments.without}
             problem = Problem(rows, precision, vocabulary=n)
             compare(found, problem, calls, gradients=gradients, missing=missing,
                     rounds=5 if precision == "bfloat16" else 3)  # fmt: skip
@@ -441,6 +442,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; default: all")
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS)
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
+    parser.add_argument("--without", nargs="+", default=(), metavar="CONTENDER", help="leave these out")
     parser.add_argument("--json", type=Path, help=f"add all numbers to this file, such as {RESULTS.name}")
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.parts if name not in PARTS]:

@@ -138,8 +138,8 @@ def steps_for(n: int) -> int:
     return int(min(1000, max(25, 4_000_000 // n)))
 
 
-def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
-    rows = []
+def measure(args: argparse.Namespace, rows: list[dict[str, Any]], save: Callable[[], None]) -> None:
+    """Time every line of the table: its figures go into `rows`, and `save` is called."""
     for model in args.models:
         for dtype in args.dtypes:
             check(model, dtype, args.peers)
@@ -164,7 +164,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, Any]]:
                             }
                         )
                     print(line(model, dtype, threshold, n, length, times), flush=True)
-    return rows
+                    save()
 
 
 def line(model: str, dtype: str, threshold: float, n: int, length: int, times: dict[str, float]) -> str:
@@ -478,7 +478,8 @@ def main(arguments: list[str] | None = None) -> None:
         for r in result["primitives"]:
             figures = f"pfkit {r['pfkit']:.2f} numpy {r['numpy']:.2f} ({r['ratio']:.1f}x)"
             print(f"{r['primitive']:40s} {r['dtype']} {figures}")
-        result["filters"] = measure(args)
+        result["filters"] = []
+        measure(args, result["filters"], lambda: write(args.out / "bench_filter.json", result))
         result["numba_health"] = numba_health(result["filters"])
         print("numba loop:", result["numba_health"])
         name = "bench_filter"
@@ -487,8 +488,12 @@ def main(arguments: list[str] | None = None) -> None:
         except ImportError:
             print("no matplotlib: no picture")
     path = args.out / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    write(path, result)
     print(path)
+
+
+def write(path: Path, result: dict[str, Any]) -> None:
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -309,8 +309,8 @@ def budgeted(memory: int | None) -> Callable[..., Any]:
 
 
 def compare(
-    found: dict[str, Any], problem: Problem, calls: dict[str, Callable[..., Any]], *, gradients: bool,
-    missing: dict[str, str] | None = None, rounds: int = 5,
+    found: dict[str, Any], problem: Problem, calls: dict[str, Callable[..., Any]],
+    arguments: argparse.Namespace, *, gradients: bool, missing: dict[str, str] | None = None, rounds: int = 5,
 ) -> None:  # fmt: skip
     """Check, then time `calls` on one problem; a table and an entry of `found`."""
     import torch
@@ -354,6 +354,7 @@ def compare(
     for name, reason in failed.items():
         print(f"  {name}: {reason}")
     found[f"{what} {problem.name}"] = report | {k: {"not run": v} for k, v in failed.items()}
+    arguments.save()
 
 
 def linear(found: dict[str, Any], arguments: argparse.Namespace, gradients: bool = False) -> None:
@@ -367,7 +368,7 @@ def linear(found: dict[str, Any], arguments: argparse.Namespace, gradients: bool
             calls, missing = linear_contenders(precision)
             calls = {k: f for k, f in calls.items() if k not in arguments.without}
             problem = Problem(rows, precision, vocabulary=n)
-            compare(found, problem, calls, gradients=gradients, missing=missing,
+            compare(found, problem, calls, arguments, gradients=gradients, missing=missing,
                     rounds=5 if precision == "bfloat16" else 3)  # fmt: skip
             del problem, calls
             torch.cuda.empty_cache()
@@ -381,7 +382,8 @@ def budgets(found: dict[str, Any], arguments: argparse.Namespace) -> None:
     problem = Problem(8192, "bfloat16")
     for gradients, sizes in ((False, FORWARD_BUDGETS), (True, TRAINING_BUDGETS)):
         calls = {f"pfkit {name}": budgeted(memory) for name, memory in sizes.items()}
-        compare(found, problem, calls | {"pfkit default": budgeted(None)}, gradients=gradients, rounds=7)
+        calls["pfkit default"] = budgeted(None)
+        compare(found, problem, calls, arguments, gradients=gradients, rounds=7)
 
 
 # --- a Helion kernel ---
@@ -426,7 +428,7 @@ def helion(found: dict[str, Any], arguments: argparse.Namespace) -> None:
             calls = {"torch eager": eager, "Helion kernel": theirs, "pfkit": budgeted(None),
                      "pfkit 9 MB": budgeted(9 * 10**6)}  # fmt: skip
             for gradients in (False, True):
-                compare(found, problem, calls, gradients=gradients, rounds=3)
+                compare(found, problem, calls, arguments, gradients=gradients, rounds=3)
             del problem
             torch.cuda.empty_cache()
 
@@ -459,10 +461,15 @@ def main(argv: list[str] | None = None) -> int:
         found = json.loads(arguments.json.read_text())
     found |= {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(f"{found['device']}, torch {torch.__version__}")
-    for name in arguments.parts or PARTS:
-        PARTS[name](found.setdefault(name, {}), arguments)
+
+    def save() -> None:
         if arguments.json:
             arguments.json.write_text(json.dumps(found, indent=1))
+
+    arguments.save = save
+    for name in arguments.parts or PARTS:
+        PARTS[name](found.setdefault(name, {}), arguments)
+        save()
     return 0
 
 

@@ -109,9 +109,9 @@ def make_models(kind: str, vocabulary: int, options: argparse.Namespace) -> tupl
     torch.manual_seed(options.seed)
     build = Transformers if kind == "transformers" else Backbone
     heads = max(1, options.hidden // 64)
-    reference = build(vocabulary, options.hidden, options.layers, heads, options.length)
-    policy = build(vocabulary, options.hidden, options.layers, heads, options.length)
-    with torch.no_grad():
+    with torch.device(options.device), torch.no_grad():
+        reference = build(vocabulary, options.hidden, options.layers, heads, options.length)
+        policy = build(vocabulary, options.hidden, options.layers, heads, options.length)
         for p, q in zip(policy.parameters(), reference.parameters(), strict=True):
             p.copy_(q * (1 + 0.02 * torch.randn_like(q)))
     for model in (reference, policy):

@@ -48,8 +48,8 @@ def distance(a, b):
     return float((a.double() - b).norm() / b.norm())
 
 
-OPTIONS = [{}, {"label_smoothing": 0.1}, {"softcap": 8.0}, {"z_loss": 1e-3},
-           {"label_smoothing": 0.2, "softcap": 20.0, "z_loss": 1e-2}]  # fmt: skip
+OPTIONS = [{}, {"biased": True}, {"biased": True, "label_smoothing": 0.1}, {"softcap": 8.0}, {"z_loss": 1e-3},
+           {"biased": True, "label_smoothing": 0.2, "softcap": 20.0, "z_loss": 1e-2}]  # fmt: skip
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -58,16 +58,19 @@ OPTIONS = [{}, {"label_smoothing": 0.1}, {"softcap": 8.0}, {"z_loss": 1e-3},
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_loss_and_gradients(dtype, budget, logits_dtype, options):
     x, w, b, t = parts(dtype)
+    options = dict(options)
+    wanted = (x, w, b) if options.pop("biased", False) else (x, w)
+    bias, added = (b, b) if len(wanted) == 3 else (None, 0)
     memory = BUDGETS[budget]
     if memory is not None and (logits_dtype or dtype) == torch.float32:
         memory *= 2
-    ours = linear_cross_entropy(x, w, t, bias=b, memory=memory, logits_dtype=logits_dtype, **options)
-    exact_rows = rows_of(x.double() @ w.double().t() + b.double(), t, **options)
+    ours = linear_cross_entropy(x, w, t, bias=bias, memory=memory, logits_dtype=logits_dtype, **options)
+    exact_rows = rows_of(x.double() @ w.double().t() + added, t, **options)
     live = (t != -100).sum()
-    exact = torch.autograd.grad(exact_rows.sum() / live, (x, w, b))
-    theirs_rows = rows_of((x @ w.t()).float() + b, t, **options)
-    theirs = torch.autograd.grad(theirs_rows.sum() / live, (x, w, b))
-    got = torch.autograd.grad(ours, (x, w, b))
+    exact = torch.autograd.grad(exact_rows.sum() / live, wanted)
+    theirs_rows = rows_of((x @ w.t()).float() + added, t, **options)
+    theirs = torch.autograd.grad(theirs_rows.sum() / live, wanted)
+    got = torch.autograd.grad(ours, wanted)
     want = exact_rows.sum() / live
     own = abs((theirs_rows.sum() / live - want).item())
     assert abs((ours - want).item()) <= max(2 * own, 3e-6)
@@ -94,8 +97,10 @@ def test_equal_calls_give_equal_bits(budget):
     x, w, b, t = parts(torch.bfloat16)
     runs = []
     for _ in range(3):
-        loss = linear_cross_entropy(x, w, t, bias=b, memory=BUDGETS[budget])
-        runs.append((loss, *torch.autograd.grad(loss, (x, w, b))))
+        plain = linear_cross_entropy(x, w, t, memory=BUDGETS[budget])
+        biased = linear_cross_entropy(x, w, t, bias=b, memory=BUDGETS[budget])
+        grads = torch.autograd.grad(plain, (x, w)), torch.autograd.grad(biased, (x, w, b))
+        runs.append((plain, biased, *grads[0], *grads[1]))
     for other in runs[1:]:
         assert all(torch.equal(a, c) for a, c in zip(runs[0], other, strict=True))
 

@@ -7,12 +7,15 @@ on) is marked ``gpu``.
 
 import contextlib
 import copy
+import os
 import pickle
 import warnings
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+# where there is an nvcc, PyJuice would first build its optional kernels, for minutes
+os.environ.setdefault("PYJUICE_DISABLE_CUDA_KERNELS", "1")
 pyjuice = pytest.importorskip("pyjuice", reason="PyJuice is not installed")
 
 import networkx as nx  # noqa: E402

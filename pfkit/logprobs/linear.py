@@ -19,10 +19,12 @@ of `hidden`). Less makes smaller chunks; more keeps logits from forward to backw
 its product. The library of matrix products has its own workspace, which torch counts once a process.
 
 **Precision.** A chunk is rounded to the inputs' dtype unless ``logits_dtype=torch.float32``; a 16-bit logit
-of magnitude 16 then errs by up to 2**-4 (bfloat16) or 2**-7 (float16), as in torch's own layers. From the
-stored logits on all is float32 (float64 for float64 inputs): a row's loss is within 2e-6 of a float64
-evaluation of the same logits, plus one rounding; the maximum is subtracted before anything else, so a common
-offset of the logits changes nothing. float32 inputs multiply in TF32 where torch is set to
+of magnitude 16 then errs by up to 2**-4 (bfloat16) or 2**-7 (float16), as in torch's own layers. On Hopper
+GPUs, 16-bit inputs take a kernel that stores no logits and rounds none but those it keeps for backward. From
+the logits on all is float32 (float64 for float64 inputs): a row's loss is within 2e-6 of a float64 evaluation
+of the same logits, plus one rounding; the maximum is subtracted before anything else, so a common offset of
+the logits changes nothing. The products' own float32 sums, on tensor cores, are good to about 1e-6 of the
+largest partial sum. float32 inputs multiply in TF32 where torch is set to
 (``torch.backends.cuda.matmul.allow_tf32``), else in float32.
 
 **Traps.** The gradient in a chunk has the inputs' dtype: with float16 scale the loss as usual. Targets out of

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -602,10 +603,10 @@ def logsumexp_tensor(
         if ready is None:
             ready = _prepare(key, a, dim, keepdim, lse, dtype)
         if ready is not None and index == _current_device():
-            launches, like = ready
-            value = torch.empty_like(like)
+            launches, new = ready
+            value = new()
             if launches.workspace:
-                space = torch.empty(launches.workspace, dtype=torch.uint8, device=like.device)
+                space = torch.empty(launches.workspace, dtype=torch.uint8, device=value.device)
                 launches(source, value.data_ptr(), 0, 0, space.data_ptr())
             elif launches.steps[0](_raw_stream(index), source, value.data_ptr()):
                 launches(
@@ -623,6 +624,8 @@ _transform = torch._C._functorch.peek_interpreter_stack
 _autocast: Any = torch.is_autocast_enabled  # without an argument: on CUDA
 _fast: dict[Any, Any] = {}
 _current_device: Any = getattr(torch._C, "_cuda_getDevice", None)
+# The shortest way to a tensor of torch's allocator, which compiled code of torch takes too
+_empty_on_current: Any = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
 
 
 def _prepare(key: Any, a: _Tensor, dim: Any, keepdim: bool, lse: str, dtype: torch.dtype | None) -> Any:
@@ -638,10 +641,12 @@ def _prepare(key: Any, a: _Tensor, dim: Any, keepdim: bool, lse: str, dtype: tor
         return None
     shape = tuple(1 if d in dims else size for d, size in enumerate(a.shape) if keepdim or d not in dims)
     value_dtype = dtype or a.dtype
-    like = torch.empty(
-        shape, dtype=value_dtype, device=a.device
-    )  # empty_like is the shortest way to a tensor
-    ready = (_plan(a, dims, lse, value_dtype), like)
+    like = torch.empty(shape, dtype=value_dtype, device=a.device)
+    if _empty_on_current is None:
+        new = partial(torch.empty_like, like)
+    else:
+        new = partial(_empty_on_current, tuple(shape), like.stride(), value_dtype)
+    ready = (_plan(a, dims, lse, value_dtype), new)
     if len(_fast) > 4096:
         _fast.clear()
     with contextlib.suppress(TypeError):

@@ -68,6 +68,11 @@ long differing_logs(u64 seed, long n) {
   }
   return bad;
 }
+long differing_near(const u64 *y, long n) {
+  long bad = 0;
+  for (long k = 0; k < n; ++k) bad += log2_fraction(y[k]) != log2_by_squaring(y[k]);
+  return bad;
+}
 u64 table(int j, int which) { return which ? LOG2_TABLE[j].log2 : LOG2_TABLE[j].reciprocal; }
 }
 """
@@ -90,6 +95,7 @@ def device(tmp_path_factory):
     lib.value.argtypes, lib.value.restype = [u64, u64, ctypes.c_double], ctypes.c_double
     lib.as_double.argtypes, lib.as_double.restype = [u64, u64], ctypes.c_double
     lib.differing_logs.argtypes, lib.differing_logs.restype = [u64, ctypes.c_long], ctypes.c_long
+    lib.differing_near.argtypes, lib.differing_near.restype = [ctypes.c_void_p, ctypes.c_long], ctypes.c_long
     lib.table.restype = u64
     return lib
 
@@ -134,10 +140,23 @@ def test_the_fast_logarithm_never_differs_from_the_squarings(device):
     assert device.differing_logs(12345, 300_000) == 0
 
 
+def test_nor_right_at_the_steps_of_the_result(device):
+    """The leading 64 bits nearest 2^(k / 2^48), where the logarithm passes a step, and their neighbours."""
+    mp = pytest.importorskip("mpmath").mp
+    rng = np.random.default_rng(8)
+    near = []
+    with mp.workprec(140):
+        for k in (0, 1, 2, 2**48 - 1, *rng.integers(0, 2**48, 1500).tolist()):
+            y = int(mp.nint(mp.mpf(2) ** (mp.mpf(k) / 2**48 + 63)))
+            near += [y + d for d in range(-6, 7) if 2**63 <= y + d < 2**64]
+    values = np.array(near, np.uint64)
+    assert device.differing_near(values.ctypes.data, len(values)) == 0
+
+
 def test_the_table_of_the_logarithm(device):
     mp = pytest.importorskip("mpmath").mp
     with mp.workprec(200):
         for j in range(128):
             c = int(mp.nint(mp.mpf(512) / (1 + (j + mp.mpf(1) / 2) / 128)))
             assert device.table(j, 0) == c
-            assert device.table(j, 1) == int(mp.nint(-mp.log(mp.mpf(c) / 512, 2) * 2**62))
+            assert device.table(j, 1) == int(mp.nint(-mp.log(mp.mpf(c) / 512, 2) * 2**64))

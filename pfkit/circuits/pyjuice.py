@@ -213,8 +213,13 @@ class _Session:
 
     def materialise(self, pc: Any) -> None:
         """Write the node values that the last forward left out."""
-        if self.owed is not None:
-            (engine, batch), self.owed = self.owed, None
+        if self.owed is None:
+            return
+        (engine, batch), self.owed = self.owed, None
+        values = pc.__dict__["node_mars"]
+        if values is not None and values.is_inference():
+            pc.__dict__["node_mars"] = None
+        with torch.inference_mode(False):  # the buffers outlive it
             pc._init_buffer(name="node_mars", shape=(pc.num_nodes, batch))
             engine.export(pc.__dict__["node_mars"])
             self.filled += 1
@@ -225,7 +230,6 @@ class _Session:
 
     def pass_on(self, reason: str) -> None:
         """Count a call that is PyJuice's; warn at the first of its kind."""
-        self.owed = None
         if reason not in self.passed_on and reason != self.unsupported:
             self._warn(reason)
         self.passed_on[reason] += 1
@@ -297,6 +301,7 @@ def _accelerated(base: type) -> type:
             session = self.__dict__["_pfkit"]
             reason = "an argument is given by position" if args else session.why_not(self, inputs, kwargs)
             if reason is not None:
+                session.materialise(self)  # PyJuice's may build on them
                 session.pass_on(reason)
                 return super().forward(inputs, *args, **kwargs)
             lls = session.forward(self, inputs, kwargs.get("missing_mask"))
@@ -308,6 +313,11 @@ def _accelerated(base: type) -> type:
                 )
                 lls.register_hook(hook)
             return lls.clone()  # the engine keeps its own
+
+        def to(self, device: Any) -> Any:
+            """As PyJuice's; node values still owed are written where they were computed."""
+            self.__dict__["_pfkit"].materialise(self)
+            return super().to(device)
 
         def __reduce_ex__(self, protocol: Any) -> Any:
             """Copies and pickles are PyJuice's own model; accelerate them anew."""

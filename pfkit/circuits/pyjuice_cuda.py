@@ -64,7 +64,8 @@ class CudaEngine:
             key = x.shape[0], x.dtype
             recording = self._recordings.get(key)
             if recording is None:
-                recording = self._make_room(key)
+                with torch.inference_mode(False):  # the buffers outlive it
+                    recording = self._make_room(key)
             if recording.graph is None and recording.calls and not torch.cuda.is_current_stream_capturing():
                 self._record(recording)
             recording.calls += 1

@@ -159,6 +159,9 @@ def test_another_batch_size_and_back(compile_on_cpu):
     torch.manual_seed(7)
     pc = accelerate(compile_on_cpu(hidden_tree(9, 8)))
     x = torch.randint(0, 5, (20, 9))
+    with torch.inference_mode():
+        pc(x)
+        assert not pc.node_mars.is_inference()
     first = pc(x)
     assert torch.allclose(pc(x[:7]), first[:7], rtol=0, atol=1e-5) and pc.node_mars.shape[1] == 7
     assert torch.equal(pc(x), first) and pc.node_mars.shape[1] == 20
@@ -313,6 +316,27 @@ def test_gpu_flows_of_a_backward_after_it(on_gpu, gradient):
     (nodes, params), (nodes_here, params_here) = found
     assert torch.allclose(nodes_here, nodes, rtol=0, atol=1e-2)
     assert torch.allclose(params_here, params, rtol=0, atol=1e-2 * params.max().item())
+
+
+@cuda
+@pytest.mark.gpu
+def test_gpu_batches_types_and_modes(on_gpu):
+    """Every call of a mixed sequence: direct launches, graphs, other batch sizes, types, inference mode."""
+    root, pc = on_gpu(64)
+    accelerate(pc)
+    x = some_data(200)
+    expected = log_values(root, x.cpu())[root][0].cuda()
+
+    def right(part, size):
+        return torch.allclose(pc(part)[:, 0].double(), expected[:size], rtol=0, atol=1e-4)
+
+    with torch.inference_mode():
+        assert right(x, 200) and right(x, 200)
+    for dtype in (torch.int64, torch.uint8, torch.int32, torch.int16, torch.int8):
+        assert all(right(x[:size].to(dtype), size) for size in (200, 7, 7, 200, 7, 130))
+        assert torch.allclose(pc.node_mars[-1].double(), expected[:130], rtol=0, atol=1e-4)
+    assert right(x.t().contiguous().t(), 200)
+    assert pc(torch.cat([x, x])).shape == (400, 1) and right(x, 200)
 
 
 @cuda

@@ -321,7 +321,7 @@ class FilterBank:
             for name in ("mean", "variance")
         }
         from_equal = [pf._from_equal for pf in self.filters]
-        chunk = max(1, CHUNK * 4 // (self.n_particles * B))
+        chunk = max(1, CHUNK * 4 // (self.n_particles * B * d))
         begin = 0
         while begin < length:
             end = min(length, begin + chunk)

@@ -26,7 +26,7 @@ __all__ = ["Engine", "compiled_model", "engine_for", "table"]
 #: Particles up to which integer weights have 32 bits.
 MAX_NARROW = 1 << 20
 MAX_THREADS = 256  # as in step.c, which starts at most one a block; each takes scratch memory
-#: Particle-steps between looks at pending signals, a tenth of a second.
+#: Coordinates of particles that are moved between looks at pending signals, a tenth of a second.
 CHUNK = 1 << 24
 
 
@@ -224,7 +224,7 @@ class Engine:
         moments = {
             name: np.empty((length, d)) if name in recorder.names else None for name in ("mean", "variance")
         }
-        chunk = 1 if report else max(1, CHUNK // pf.n_particles)
+        chunk = 1 if report else max(1, CHUNK // (pf.n_particles * d))
         k = 0
         while k < length:
             if pf._x is None:

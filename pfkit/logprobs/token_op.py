@@ -345,13 +345,12 @@ def _forward_gradient(
     entropy: _Tensor | None,
     lse: _Tensor | None,
     _: Any,
-    backward: Any = _op_backward,
 ) -> tuple[Any, ...]:
     logits, tokens, state = ctx.saved_tensors
     entropy, lse = entropy if ctx.entropy else None, lse if ctx.lse else None
     if log_probs is None and entropy is None and lse is None:
         return (None,) * 7
-    grad = backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
+    grad = _op_backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
     return grad, *[None] * 6
 
 
@@ -386,21 +385,22 @@ class _Scores(torch.autograd.Function):
     """The operator for eager tensors that need a gradient: the same functions, called at once."""
 
     @staticmethod
-    def forward(ctx: Any, logits: _Tensor, tokens: _Tensor, *rest: Any) -> tuple[_Tensor, ...]:
+    def forward(ctx: Any, logits: _Tensor, tokens: _Tensor, *rest: Any) -> tuple[_Tensor | None, ...]:
         output = (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, *rest)
-        _save_forward(ctx, (logits, tokens, *rest), output)
-        return output
+        ctx.save_for_backward(logits, tokens, output[3])
+        ctx.temperature, ctx.entropy, ctx.lse, ctx.ignore, _ = rest
+        ctx.set_materialize_grads(False)
+        return output[0], output[1] if ctx.entropy else None, output[2] if ctx.lse else None, None
 
     @staticmethod
     def backward(ctx: Any, *grads: _Tensor | None) -> tuple[Any, ...]:
-        log_probs, entropy, lse, _ = grads
         if torch.is_grad_enabled():  # create_graph: the gradient has one itself
-            return _forward_gradient(ctx, log_probs, entropy, lse, _)
-        return _forward_gradient(ctx, log_probs, entropy, lse, _, _backward_at_once)
-
-
-def _backward_at_once(*arguments: Any) -> _Tensor:
-    return (_backward_cuda if arguments[3].is_cuda else _backward_cpu)(*arguments)
+            return _forward_gradient(ctx, *grads)
+        logits, tokens, state = ctx.saved_tensors
+        log_probs, entropy, lse = grads[:3]
+        backward = _backward_cuda if logits.is_cuda else _backward_cpu
+        grad = backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
+        return grad, *[None] * 6
 
 
 def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:

@@ -17,7 +17,7 @@ from pfkit.lse.cuda_plan import BYTES, DIMS, SHORT_THREADS, Layout, Plan, Step, 
 
 SOURCE = "crossentropy.cu"
 SHORT = 256  # vectors of a row that one warp holds in registers
-MANY = 1 << 15  # short rows, of which a warp then takes several at once
+MANY = 1 << 12  # short rows, of which a warp then takes several at once
 
 
 def _arguments(
@@ -74,7 +74,7 @@ def forward(
     moment = "true" if entropy else "false"
 
     def kernel(entry: str, threads: int, blocks: int, cluster: int = 1) -> DeviceKernel:
-        return DeviceKernel(SOURCE, entry, dtype, threads, blocks, cluster)
+        return DeviceKernel(SOURCE, entry, dtype, threads, blocks, cluster, early=True)
 
     def plan(*steps: Step, splits: int = 1) -> Plan:
         arguments = _arguments(shape, dtype, tokens, temperature, ignore, splits)
@@ -83,7 +83,7 @@ def forward(
 
     if vectors <= SHORT:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
-        at_once = max(1, min(4 // v, lanes)) if shape.rows >= MANY and tokens <= 4 else 1
+        at_once = min(4 if v == 1 else 2, lanes) if shape.rows >= MANY and tokens <= 4 else 1
         blocks = _ceil(shape.rows, SHORT_THREADS // lanes * at_once)
         entry = f"short_rows<{lanes},{v},{at_once},{moment}>"
         return plan(Step(kernel(entry, SHORT_THREADS, 4), (blocks, 1)))
@@ -137,5 +137,6 @@ def backward(
         lanes, v, rounds = 512 if vectors >= 8192 else 128, 4, 4
         blocks, splits = 1024 // lanes, _ceil(vectors, lanes * v * rounds)
         threads, grid = lanes, shape.rows * splits
-    kernel = DeviceKernel(SOURCE, f"gradient<{lanes},{v},{moment}>", dtype, threads, blocks)
+    name = "short_gradient" if lanes <= 32 else "gradient"
+    kernel = DeviceKernel(SOURCE, f"{name}<{lanes},{v},{moment}>", dtype, threads, blocks, early=True)
     return Plan((Step(kernel, (grid, 1)),), _arguments(shape, dtype, tokens, temperature, ignore, splits))

@@ -361,101 +361,75 @@ __device__ __forceinline__ uint4 pack(const C (&x)[E]) {
   return v;
 }
 
-__device__ __forceinline__ void store_once(uint4* p, uint4 v) {  // written once, read much later
-#ifdef PFKIT_STORE
-  asm volatile("st.global." PFKIT_STORE ".v4.u32 [%0], {%1, %2, %3, %4};" :: "l"(p), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
-#else
-  *p = v;
-#endif
-}
-
 // With incoming g_k, h (entropy) and l (log-sum-exp), and G = sum g_k:
 // dx_j = (p_j (l - G - h (log p_j + entropy)) + sum over k with token_k = j of g_k) / T,
-// and the first part is w_j (base - slope t_j). LANES threads work on a row or a part of it, V vectors at a time.
-template <int LANES, int V, bool MOMENT>
-__device__ __forceinline__ void gradient(const TokenArgs& a) {
-  constexpr int THREADS = LANES > 32 ? LANES : SHORT_THREADS, TEAM = LANES > 32 ? 32 : LANES;
-  i64 row = LANES > 32 ? blockIdx.x / (u32)a.splits : (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES;
-  i64 part = LANES > 32 ? blockIdx.x % (u32)a.splits : 0;
-  int lane = threadIdx.x % LANES;
-  bool live = row < a.rows;
-  if (!live) row = 0;
-  const i64* tokens = a.tokens + row * a.k;
-  const C* given = a.log_prob ? a.log_prob + row * a.k : nullptr;
+// and the first part is w_j (base - slope t_j).
+template <bool MOMENT>
+struct Slope {
+  C m, scale, base, slope;
+  bool zero;  // nothing but the tokens' own terms
 
-  double sum = 0;
-  bool some = a.k == 0;
-  auto add = [&](i64 k) {
-    i64 token = tokens[k];
-    if (ignored(a, token)) return;
-    some = true;
-    double g = given ? (double)given[k] : 0;
-    sum += (u64)token < (u64)a.n || g == 0 ? g : (double)(INFINITE - INFINITE);
-  };
-  if (a.k == 1) {
-    add(0);
-  } else if (a.k > 1) {  // every team for itself, in one order
-    for (i64 k = lane % TEAM; k < a.k; k += TEAM) add(k);
-#pragma unroll
-    for (int d = TEAM / 2; d; d /= 2) {
-      sum += __shfl_xor_sync(0xffffffffu, sum, d);
-      some |= __shfl_xor_sync(0xffffffffu, (int)some, d);
-    }
-  }
-  C m = a.state[3 * row], s = a.state[3 * row + 1];
-  double h = MOMENT && a.entropy ? (double)a.entropy[row] : 0, base = (a.lse ? (double)a.lse[row] : 0) - sum;
-  double slope = 0;
-  if (MOMENT && h != 0) base += h * UNIT * (double)a.state[3 * row + 2] / (double)s;
-  bool zero = !some || (base == 0 && h == 0) || s == 0;  // nothing but the tokens' own terms: no need to read
-  if (!zero) {
-    double each = s < INFINITE ? a.inverse / (double)s : (double)(INFINITE - INFINITE);
-    base *= each;
-    slope = h * UNIT * each;
-  }
-  C b = (C)base, d = (C)slope, scale = (C)a.scale;
-  auto weighted = [&](C x) {
+  __device__ __forceinline__ C operator()(C x) const {
     C t = (x - m) * scale;
     if (MOMENT) t = fmax(t, FLOOR);
-    return MOMENT ? power(t) * (b - d * t) : power(t) * b;
-  };
+    return MOMENT ? power(t) * (base - slope * t) : power(t) * base;
+  }
+};
 
-  const Element* in = logits_of(a, row);
-  Window w = window(in, a.n);
-  Element* out = a.grad_in + row * a.n;
-  bool vectors = ((u64)out & 15u) == ((u64)in & 15u);
-  uint4* out_base = (uint4*)((u64)out & ~15ull);
-  i64 slice = LANES > 32 ? (w.vectors + a.splits - 1) / a.splits : w.vectors;
-  i64 begin = part * slice, end = live ? (begin + slice < w.vectors ? begin + slice : w.vectors) : 0;
-  for (i64 at = begin + lane; at < end; at += LANES * V) {
-    uint4 v[V];
+// `sum`: of the tokens' incoming gradients; `some`: whether there is a token that counts.
+template <bool MOMENT>
+__device__ __forceinline__ Slope<MOMENT> slope_of(const TokenArgs& a, i64 row, double sum, bool some) {
+  C m = a.state[3 * row], s = a.state[3 * row + 1], h = MOMENT && a.entropy ? a.entropy[row] : 0;
+  C base = (C)((a.lse ? (double)a.lse[row] : 0) - sum), slope = 0;
+  if (MOMENT && h != 0) base += h * (C)UNIT * (a.state[3 * row + 2] / s);
+  bool zero = !some || (base == 0 && h == 0) || s == 0;
+  if (!zero) {
+    C each = s < INFINITE ? (C)a.inverse / s : INFINITE - INFINITE;
+    base *= each;
+    slope = h * (C)UNIT * each;
+  }
+  return Slope<MOMENT>{m, (C)a.scale, base, slope, zero};
+}
+
+// What token k adds to the sum of incoming gradients: NaN for an id outside the vocabulary whose gradient is not 0.
+__device__ __forceinline__ double own_of(const TokenArgs& a, i64 row, i64 k, bool& some) {
+  i64 token = a.tokens[row * a.k + k];
+  if (ignored(a, token)) return 0;
+  some = true;
+  C g = a.log_prob ? a.log_prob[row * a.k + k] : 0;
+  return (u64)token < (u64)a.n || g == 0 ? g : INFINITE - INFINITE;
+}
+
+// Where a vector of the gradient goes: whole if it may, else by element.
+struct Target {
+  Element* out;
+  uint4* base;
+  bool whole;
+
+  __device__ __forceinline__ Target(const TokenArgs& a, i64 row, const Element* in)
+      : out(a.grad_in + row * a.n), base((uint4*)((u64)out & ~15ull)), whole(((u64)out & 15u) == ((u64)in & 15u)) {}
+
+  __device__ __forceinline__ void store(const TokenArgs& a, const Window& w, i64 index, const C (&x)[E]) const {
+    if (whole && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
+      base[index] = pack(x);
+      return;
+    }
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * LANES, zero ? 0 : end);
-#pragma unroll
-    for (int k = 0; k < V; ++k) {
-      i64 index = at + k * LANES;
-      if (index >= end) break;
-      C x[E];
-#pragma unroll
-      for (int j = 0; j < E; ++j) x[j] = zero ? 0 : weighted(element(v[k], j));
-      if (vectors && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
-        store_once(out_base + index, pack(x));
-      } else {
-#pragma unroll
-        for (int j = 0; j < E; ++j) {
-          i64 term = index * E + j - w.skip;
-          if (term >= 0 && term < a.n) out[term] = from_compute(x[j]);
-        }
-      }
+    for (int j = 0; j < E; ++j) {
+      i64 term = index * E + j - w.skip;
+      if (term >= 0 && term < a.n) out[term] = from_compute(x[j]);
     }
   }
-  if (!given || !some || s == 0) {
-    if (LANES > 32) return;
-    live = false;
-  }
-  // The tokens' own terms, after the stores of the part: the first of equal tokens adds all of theirs, in order.
-  if (LANES > 32) __syncthreads();
-  else __syncwarp();
-  for (i64 k = lane; live && k < a.k; k += LANES) {
+};
+
+// The tokens' own terms, after the stores of vectors begin to end: the first of equal tokens adds all of theirs, in
+// order, and the element is rounded once.
+template <bool MOMENT>
+__device__ __forceinline__ void add_own(const TokenArgs& a, i64 row, const Slope<MOMENT>& f, const Element* in,
+                                        const Window& w, const Target& target, i64 begin, i64 end, int lane,
+                                        int lanes) {
+  const i64* tokens = a.tokens + row * a.k;
+  for (i64 k = lane; k < a.k; k += lanes) {
     i64 token = tokens[k], index = (token + w.skip) / E;
     if (ignored(a, token) || (u64)token >= (u64)a.n || index < begin || index >= end) continue;
     double own = 0;
@@ -463,11 +437,100 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
     for (i64 other = 0; other < a.k; ++other) {
       if (tokens[other] != token) continue;
       earlier |= other < k;
-      own += (double)given[other];
+      own += (double)a.log_prob[row * a.k + other];
     }
-    double rest = zero ? 0.0 : (double)weighted(to_compute(in[token]));
-    if (!earlier) out[token] = from_compute((C)(rest + own * a.inverse));
+    C rest = f.zero ? 0 : f(to_compute(in[token]));
+    if (!earlier) target.out[token] = from_compute(rest + (C)own * (C)a.inverse);
   }
+}
+
+// LANES threads a row, all of it in registers.
+template <int LANES, int V, bool MOMENT>
+__device__ __forceinline__ void short_gradient(const TokenArgs& a) {
+  i64 row = (i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES;
+  int lane = threadIdx.x % LANES;
+  bool live = row < a.rows;
+  if (!live) row = 0;
+  const Element* in = logits_of(a, row);
+  Window w = window(in, a.n);
+  i64 end = live ? w.vectors : 0;
+  uint4 v[V];
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, lane + k * LANES, end);
+  double sum = 0;
+  bool some = a.k == 0;
+  int own_at = -1;
+  if (a.k == 1) {
+    sum = own_of(a, row, 0, some);
+    i64 token = a.tokens[row];
+    if (some && (u64)token < (u64)a.n) own_at = (int)token + w.skip;
+  } else if (a.k > 1) {
+    for (i64 k = lane; k < a.k; k += LANES) sum += own_of(a, row, k, some);
+#pragma unroll
+    for (int d = LANES / 2; d; d /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, d);
+      some |= __shfl_xor_sync(0xffffffffu, (int)some, d);
+    }
+  }
+  Slope<MOMENT> f = slope_of<MOMENT>(a, row, sum, some);
+  bool mass = a.state[3 * row + 1] != 0;
+  C own = mass ? (C)sum * (C)a.inverse : 0;
+  Target target(a, row, in);
+#pragma unroll
+  for (int k = 0; k < V; ++k) {
+    int index = lane + k * LANES;
+    if (index >= end) break;
+    C x[E];
+#pragma unroll
+    for (int j = 0; j < E; ++j) {
+      x[j] = f.zero ? 0 : f(element(v[k], j));
+      if (index * E + j == own_at) x[j] += own;
+    }
+    target.store(a, w, index, x);
+  }
+  __syncwarp();
+  if (live && a.k > 1 && a.log_prob && some && mass) add_own(a, row, f, in, w, target, 0, end, lane, LANES);
+}
+
+// A block a row or a part of it, V vectors a thread at a time.
+template <int THREADS, int V, bool MOMENT>
+__device__ __forceinline__ void gradient(const TokenArgs& a) {
+  i64 row = blockIdx.x / (u32)a.splits, part = blockIdx.x % (u32)a.splits;
+  double sum = 0;
+  bool some = a.k == 0;
+  if (a.k == 1) {
+    sum = own_of(a, row, 0, some);
+  } else if (a.k > 1) {  // every warp for itself, in one order
+    for (i64 k = threadIdx.x % 32; k < a.k; k += 32) sum += own_of(a, row, k, some);
+#pragma unroll
+    for (int d = 16; d; d /= 2) {
+      sum += __shfl_xor_sync(0xffffffffu, sum, d);
+      some |= __shfl_xor_sync(0xffffffffu, (int)some, d);
+    }
+  }
+  Slope<MOMENT> f = slope_of<MOMENT>(a, row, sum, some);
+  const Element* in = logits_of(a, row);
+  Window w = window(in, a.n);
+  Target target(a, row, in);
+  i64 slice = (w.vectors + a.splits - 1) / a.splits;
+  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
+    uint4 v[V];
+#pragma unroll
+    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, f.zero ? 0 : end);  // 0: not read
+#pragma unroll
+    for (int k = 0; k < V; ++k) {
+      i64 index = at + k * THREADS;
+      if (index >= end) break;
+      C x[E];
+#pragma unroll
+      for (int j = 0; j < E; ++j) x[j] = f.zero ? 0 : f(element(v[k], j));
+      target.store(a, w, index, x);
+    }
+  }
+  if (!a.log_prob || !some || a.state[3 * row + 1] == 0) return;
+  __syncthreads();
+  add_own(a, row, f, in, w, target, begin, end, threadIdx.x, THREADS);
 }
 
 PFKIT_DEFINE_ENTRY_OF(TokenArgs)

@@ -1,14 +1,15 @@
-// Log-probabilities of tokens, with the entropy and the log-sum-exp of their rows, in one read of the logits; and
-// the gradient of all three in one read and one write.
+// Log-probabilities of tokens, with the entropy and the log-sum-exp of their rows, in one read of the logits;
+// and the gradient of all three in one read and one write.
 //
 // With z = x / T over a row of n logits: log p(j) = z_j - log sum exp z, entropy = -sum p log p. A thread keeps
-// (m, s, e): the largest logit it has seen, the sum of w = exp((x - m) / T), and the sum of w t with t the exponent
-// (in octaves, as ex2 takes it; float64: nats). Then log p(j) = (x_j - m) / T - log s, which no common offset of
-// the logits can change, and entropy = log s - e / s. Pairs meet in a fixed tree; nothing depends on timing.
+// (m, s, e): the largest logit it has seen, the sum of w = exp((x - m) / T), and the sum of w t with t the
+// exponent (in octaves, as ex2 takes it; float64: nats). Then log p(j) = (x_j - m) / T - log s, which no common
+// offset of the logits can change, and entropy = log s - e / s. Pairs meet in a fixed tree; nothing depends on
+// timing.
 //
 // t is held at FLOOR, where its weight is 0 already, so a logit of -inf adds 0 and not 0 * -inf. A row without
-// mass has log-probabilities -inf, entropy 0 and gradient 0; +inf or NaN among the logits makes the row NaN. A row
-// all of whose tokens are the ignored id gives zeros and is not read.
+// mass has log-probabilities -inf, entropy 0 and gradient 0; +inf or NaN among the logits makes the row NaN. A
+// row all of whose tokens are the ignored id gives zeros, and a long one is not read.
 #include "online.cuh"
 
 struct TokenArgs {
@@ -108,7 +109,9 @@ __device__ __forceinline__ Sums reduce_block_sums(Sums a, C scale) {
 }
 
 // ---- results ----------------------------------------------------------------------------------------------
-__device__ __forceinline__ bool ignored(const TokenArgs& a, i64 token) { return a.ignores && token == a.ignore; }
+__device__ __forceinline__ bool ignored(const TokenArgs& a, i64 token) {
+  return a.ignores && token == a.ignore;
+}
 
 __device__ __forceinline__ const Element* logits_of(const TokenArgs& a, i64 row) {
   return a.in + offset_of(row, a.kept_dims, a.kept_size, a.kept_stride);
@@ -141,9 +144,9 @@ __device__ __forceinline__ double log_of(C s) {
 #endif
 }
 
-// Of a whole row, or of its share lane, lane + LANES, ... of the tokens.
-__device__ __forceinline__ void emit_row(const TokenArgs& a, i64 row, const Element* in, Sums r, int lane, int lanes,
-                                         Pick picked) {
+// Of a whole row, or of the share lane, lane + lanes, ... of its tokens.
+__device__ __forceinline__ void emit_row(const TokenArgs& a, i64 row, const Element* in, Sums r, int lane,
+                                         int lanes, Pick picked) {
   const double infinity = INFINITE, nan = infinity - infinity;
   bool mass = r.s > 0 && r.s < INFINITE;
   double log_s = mass ? log_of(r.s) : 0;
@@ -391,7 +394,7 @@ __device__ __forceinline__ Slope<MOMENT> slope_of(const TokenArgs& a, i64 row, d
   return Slope<MOMENT>{m, (C)a.scale, base, slope, zero};
 }
 
-// What token k adds to the sum of incoming gradients: NaN for an id outside the vocabulary whose gradient is not 0.
+// What token k adds to the sum of incoming gradients: NaN for an id outside the vocabulary whose own is not 0.
 __device__ __forceinline__ double own_of(const TokenArgs& a, i64 row, i64 k, bool& some) {
   i64 token = a.tokens[row * a.k + k];
   if (ignored(a, token)) return 0;
@@ -407,7 +410,8 @@ struct Target {
   bool whole;
 
   __device__ __forceinline__ Target(const TokenArgs& a, i64 row, const Element* in)
-      : out(a.grad_in + row * a.n), base((uint4*)((u64)out & ~15ull)), whole(((u64)out & 15u) == ((u64)in & 15u)) {}
+      : out(a.grad_in + row * a.n), base((uint4*)((u64)out & ~15ull)),
+        whole(((u64)out & 15u) == ((u64)in & 15u)) {}
 
   __device__ __forceinline__ void store(const TokenArgs& a, const Window& w, i64 index, const C (&x)[E]) const {
     if (whole && (index > 0 || w.skip == 0) && (index < w.vectors - 1 || w.last == E)) {
@@ -422,8 +426,8 @@ struct Target {
   }
 };
 
-// The tokens' own terms, after the stores of vectors begin to end: the first of equal tokens adds all of theirs, in
-// order, and the element is rounded once.
+// The tokens' own terms, after the stores of vectors begin to end: the first of equal tokens adds all of theirs,
+// in order, and the element is rounded once.
 template <bool MOMENT>
 __device__ __forceinline__ void add_own(const TokenArgs& a, i64 row, const Slope<MOMENT>& f, const Element* in,
                                         const Window& w, const Target& target, i64 begin, i64 end, int lane,

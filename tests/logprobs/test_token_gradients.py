@@ -27,7 +27,14 @@ def loss(parts, seed=5):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("parts", ["log_probs", "entropy", "lse", "all"])
 def test_against_float64(device, exact, normal, ids, dtype, parts):
-    for shape, k in (((5, 3), None), ((6, 700), 3), ((3, 4097), None), ((2, 2, 33000), 2), ((40, 64), 5)):
+    for shape, k in (
+        ((5, 3), None),
+        ((6, 700), 3),
+        ((3, 4097), None),
+        ((2, 2, 33000), 2),
+        ((40, 64), 5),
+        ((2, 9001), 300),
+    ):
         for temperature in (1.0, 0.7):
             x = normal(shape, dtype, device).requires_grad_()
             tokens = ids(shape[:-1] if k is None else (*shape[:-1], k), shape[-1], device, ignored=True)
@@ -44,6 +51,17 @@ def test_against_float64(device, exact, normal, ids, dtype, parts):
             error = (x.grad.double() - y.grad).abs()
             slack = 1e-12 if dtype == torch.float64 else 4e-6
             assert (error <= (slack + ULP[dtype]) * scale).all(), (shape, float((error / scale).max()))
+
+
+def test_equal_calls_give_equal_bits(device, normal, ids):
+    for shape, k in (((30, 5000), 1), ((30, 5000), 9), ((100, 70), 4)):
+        x, tokens = normal(shape, torch.bfloat16, device), ids((shape[0], k), shape[1], device)
+        grads = []
+        for _ in range(3):
+            y = x.clone().requires_grad_()
+            loss(token_log_probs(y, tokens, return_entropy=True)).backward()
+            grads.append(y.grad)
+        assert torch.equal(grads[0], grads[1]) and torch.equal(grads[0], grads[2])
 
 
 @pytest.mark.parametrize("n", [1000, 50257])

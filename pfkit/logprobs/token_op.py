@@ -205,23 +205,14 @@ def _backward_cuda(
         return out
     logits, tokens, state = _rows(logits), tokens.contiguous(), state.contiguous()
     number, k, moment = torch_op._NUMBER[logits.dtype], tokens.shape[-1], entropy is not None
+    index, aligned = logits.get_device(), not logits.data_ptr() & 15
     launches = _launches(
-        (
-            "gradient",
-            logits.shape,
-            logits.stride(),
-            number,
-            logits.get_device(),
-            k,
-            temperature,
-            ignore,
-            moment,
-        ),
+        ("gradient", logits.shape, logits.stride(), number, index, aligned, k, temperature, ignore, moment),
         logits,
         lambda shape, device: token_plan.backward(
-            shape, number, tokens=k, temperature=temperature, ignore=ignore, entropy=moment
+            shape, number, tokens=k, temperature=temperature, ignore=ignore, entropy=moment, aligned=aligned
         ),
-    )
+    )  # fmt: skip
     with _on(launches.index):
         given = [None if g is None else g.to(state.dtype).contiguous() for g in (log_probs, entropy, lse)]
         launches(

@@ -34,6 +34,11 @@ def _arguments(
     )  # fmt: skip
 
 
+def _vectors(shape: Layout, per_vector: int, aligned: bool) -> int:
+    """Aligned vectors of 16 bytes that a row can touch."""
+    return _ceil(shape.n + (0 if aligned and shape.aligned(per_vector) else per_vector - 1), per_vector)
+
+
 def forward(
     shape: Layout,
     dtype: int,
@@ -69,8 +74,7 @@ def forward(
         Whether the device has thread-block clusters (compute capability 9.0 and up).
     """
     per_vector = 16 // BYTES[dtype]
-    skip = 0 if aligned and shape.aligned(per_vector) else per_vector - 1
-    vectors = _ceil(shape.n + skip, per_vector)
+    vectors = _vectors(shape, per_vector, aligned)
     moment = "true" if entropy else "false"
 
     def kernel(entry: str, threads: int, blocks: int, cluster: int = 1) -> DeviceKernel:
@@ -124,13 +128,20 @@ def _cluster_size(rows: int, vectors: int, multiprocessors: int, few: bool) -> i
 
 
 def backward(
-    shape: Layout, dtype: int, *, tokens: int, temperature: float, ignore: int | None, entropy: bool
+    shape: Layout,
+    dtype: int,
+    *,
+    tokens: int,
+    temperature: float,
+    ignore: int | None,
+    entropy: bool,
+    aligned: bool,
 ) -> Plan:
     """The plan of the gradient, written as contiguous rows."""
     per_vector = 16 // BYTES[dtype]
-    vectors = _ceil(shape.n + per_vector - 1, per_vector)
+    vectors = _vectors(shape, per_vector, aligned)
     moment, splits, blocks = "true" if entropy else "false", 1, 4
-    if vectors <= SHORT // 2:
+    if vectors <= SHORT:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))
         threads, grid = SHORT_THREADS, _ceil(shape.rows, SHORT_THREADS // lanes)
     else:

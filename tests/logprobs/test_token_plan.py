@@ -53,12 +53,19 @@ def test_parts_of_a_gradient():
     for n in (1, 7, 500, 1024, 4097, 50257, 128256, 2000001):
         for dtype, per_vector in ((0, 4), (1, 2), (3, 8)):
             found = token_plan.backward(
-                layout((3, n), (n, 1), (1,)), dtype, tokens=1, temperature=1.0, ignore=None, entropy=False
+                layout((3, n), (n, 1), (1,)),
+                dtype,
+                tokens=1,
+                temperature=1.0,
+                ignore=None,
+                entropy=False,
+                aligned=True,
             )
             step, splits = found.steps[0], struct.unpack_from("q", found.arguments, 11 * 8)[0]
             lanes, v, _ = step.kernel.entry.partition("<")[2].rstrip(">").split(",")
             if int(lanes) <= 32:
-                assert int(lanes) * int(v) * per_vector >= n + per_vector - 1 and splits == 1
+                assert int(lanes) * int(v) * per_vector >= n + (n % per_vector > 0) * (per_vector - 1)
+                assert splits == 1
                 assert step.grid[0] * step.kernel.threads // int(lanes) >= 3
             else:
                 assert step.kernel.threads == int(lanes) and step.grid == (3 * splits, 1)
@@ -86,6 +93,12 @@ def test_sources_compile_without_cuda_headers(dtype, tmp_path, monkeypatch):
         for step in plan(shape, dtype, entropy=True).steps:
             assert cuda.compile_kernel(step.kernel, (9, 0))[:4] == b"\x7fELF"
     back = token_plan.backward(
-        layout((3, 5000), (5000, 1), (1,)), dtype, tokens=1, temperature=1.0, ignore=None, entropy=True
+        layout((3, 5000), (5000, 1), (1,)),
+        dtype,
+        tokens=1,
+        temperature=1.0,
+        ignore=None,
+        entropy=True,
+        aligned=True,
     )
     assert cuda.compile_kernel(back.steps[0].kernel, (8, 0))[:4] == b"\x7fELF"

@@ -7,6 +7,7 @@ much.) Nothing is added by atomic operations, and every sum has one fixed order:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,14 @@ from .linear_terms import Terms
 _Tensor = torch.Tensor
 
 
+_raw_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+def _on(index: int) -> Any:
+    """The device made current, unless it is."""
+    return nullcontext() if torch.cuda.current_device() == index else torch.cuda.device(index)
+
+
 def _chunk(room: _Tensor, start: int, rows: int, columns: int) -> _Tensor:
     """A chunk of logits in `room` from element `start` on; its rows start on 16-byte boundaries."""
     wide = padded(columns)
@@ -31,25 +40,30 @@ def forward_cuda(
     out: Any,
 ) -> None:  # fmt: skip
     """Fill `out` (a Loss)."""
-    rows, device = hidden.shape[0], hidden.device
-    state = kernels.State(
-        out.maximum, out.total, out.loss, torch.empty_like(out.loss) if terms.smoothing else None
-    )  # the target's logit waits where the loss will stand
-    with torch.cuda.device(device):
-        stream = torch.cuda.current_stream().cuda_stream
+    rows, device, index = hidden.shape[0], hidden.device, hidden.get_device()
+    with _on(index):
+        stream = _raw_stream(index)
         kept = plan.kept if out.kept.numel() else 0
         columns = min(kept * plan.width, plan.vocabulary)
         at_once = fused.rows_at_once(hidden, weight, terms, plan.memory - out.kept.nbytes)
         if kept and (plan.width % fused.TILE or at_once < rows or out.kept.dtype != hidden.dtype):
             at_once = 0
         if at_once:
-            slots = torch.empty(2 * fused.clusters(hidden.get_device()) * at_once, device=device)
+            slots = torch.empty(2 * fused.clusters(index) * at_once, device=device)
+            if at_once == rows:
+                fused.forward(
+                    hidden, weight, targets, terms, out.loss, out.maximum, out.total, slots, out.kept,
+                    columns, plan.width, stream,
+                )  # fmt: skip
+                return
             for part in (slice(top, top + at_once) for top in range(0, rows, at_once)):
                 fused.forward(
                     hidden[part], weight, targets[part], terms, out.loss[part], out.maximum[part],
                     out.total[part], slots, out.kept, columns, plan.width, stream,
                 )  # fmt: skip
             return
+        sums = torch.empty_like(out.loss) if terms.smoothing else None
+        state = kernels.State(out.maximum, out.total, out.loss, sums)  # the target's logit waits in loss
         room = out.kept
         if columns < plan.vocabulary:
             room = torch.empty(plan.height * padded(plan.width), dtype=out.kept.dtype, device=device)
@@ -103,7 +117,7 @@ def backward_cuda(
         state.kept, dtype,
     )  # fmt: skip
     to_hidden, to_weight, to_bias = (g if n else None for g, n in zip(grads, needs, strict=True))
-    with torch.cuda.device(hidden.device):
+    with _on(hidden.get_device()):
         if not plan.block:
             _sweep(problem, plan.width, plan.kept, to_hidden, to_weight, to_bias)
             return
@@ -121,7 +135,7 @@ def _sweep(
 ) -> None:  # fmt: skip
     """All chunks once. Kept logits are read and left as they are: backward may run again over them."""
     hidden, weight, dtype = problem.hidden, problem.weight, problem.dtype
-    stream = torch.cuda.current_stream().cuda_stream
+    stream = _raw_stream(hidden.get_device())
     rows, vocabulary, at = hidden.shape[0], weight.shape[0], 0
     room = torch.empty(rows * padded(min(width, vocabulary)), dtype=dtype, device=hidden.device)
     sums = to_hidden

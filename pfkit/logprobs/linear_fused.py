@@ -54,11 +54,14 @@ def applies(hidden: _Tensor, weight: _Tensor, terms: Terms) -> bool:
         and not terms.shaped
         and hidden.shape[0] >= 256
         and cuda.device(hidden.get_device()).capability == (9, 0)
-        and all(
-            x.stride(1) == 1 and x.stride(0) % 8 == 0 and x.data_ptr() % 16 == 0 and x.shape[1] % 8 == 0
-            for x in (hidden, weight)
-        )
+        and _whole_vectors(hidden)
+        and _whole_vectors(weight)
     )
+
+
+def _whole_vectors(x: _Tensor) -> bool:
+    step, unit = x.stride()
+    return unit == 1 and step % 8 == 0 and x.shape[1] % 8 == 0 and x.data_ptr() % 16 == 0
 
 
 def tensor_map(x: _Tensor) -> bytes:
@@ -80,7 +83,9 @@ def tensor_map(x: _Tensor) -> bytes:
 
 def _matrices(hidden: _Tensor, weight: _Tensor) -> tuple[Any, ...]:
     """What a launch knows of its operands."""
-    return tuple(v for x in (hidden, weight) for v in (x.data_ptr(), *x.shape, x.stride(0)))
+    return (
+        hidden.data_ptr(), hidden.shape, hidden.stride(0), weight.data_ptr(), weight.shape, weight.stride(0)
+    )  # fmt: skip
 
 
 def _cached(key: Any, make: Callable[[], Any]) -> Any:

@@ -14,7 +14,7 @@ import torch
 from ..lse import torch_op
 from . import linear_plan
 from .linear_reference import backward_composite, forward_composite
-from .linear_terms import Terms
+from .linear_terms import terms_of
 
 _Tensor = torch.Tensor
 
@@ -38,8 +38,11 @@ def make_plan(
     hidden_needs: bool = True,
 ) -> linear_plan.Plan:  # fmt: skip
     """The plan both directions follow."""
-    return linear_plan.make(
-        hidden.shape[0], hidden.shape[1], weight.shape[0],
+    rows, vocabulary = hidden.shape[0], weight.shape[0]
+    known = type(rows) is int and type(vocabulary) is int  # under torch.compile sizes may be symbols
+    make = linear_plan.remembered if known else linear_plan.make
+    return make(
+        rows, hidden.shape[1], vocabulary,
         logit_type(hidden.dtype, logits_dtype).itemsize, None if memory < 0 else memory,
         gradient=gradient, sums=gradient and hidden_needs and hidden.dtype.itemsize == 2,
     )  # fmt: skip
@@ -62,7 +65,7 @@ def _forward(
     smoothing: float, cap: float, scale: float, z: float, logits_dtype: torch.dtype | None, memory: int,
     keep: int,
 ) -> tuple[_Tensor, ...]:  # fmt: skip
-    terms = Terms(cap, scale, smoothing, z, weight.shape[0], ignore_index, bias is not None)
+    terms = terms_of(cap, scale, smoothing, z, weight.shape[0], ignore_index, bias is not None)
     out = _outputs(hidden, weight, logits_dtype, memory, keep)
     plan = make_plan(hidden, weight, logits_dtype, memory, keep > 0, keep == 2)
     if hidden.shape[0]:
@@ -80,7 +83,7 @@ def _backward(
     maximum: _Tensor, total: _Tensor, kept: _Tensor, ignore_index: int, smoothing: float, cap: float,
     scale: float, z: float, logits_dtype: torch.dtype | None, memory: int, keep: int, needs: list[bool],
 ) -> tuple[_Tensor, _Tensor, _Tensor]:  # fmt: skip
-    terms = Terms(cap, scale, smoothing, z, weight.shape[0], ignore_index, bias is not None)
+    terms = terms_of(cap, scale, smoothing, z, weight.shape[0], ignore_index, bias is not None)
     grads = _gradients(hidden, weight, bias, needs)
     if not hidden.shape[0]:
         for g in grads:

@@ -19,6 +19,7 @@ equal calls cut equally, and backward meets the chunks that forward kept.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 CHUNK_BYTES = 32 << 20
 BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given
@@ -147,3 +148,6 @@ def make(
     width = _width(min(free - total, WIDEST_BYTES), rows, size, vocabulary)
     kept = (free - total) // (rows * padded(width) * size) - 1
     return Plan(rows, vocabulary, rows, width, min(kept, vocabulary // width), memory=memory)
+
+
+remembered = lru_cache(maxsize=1024)(make)

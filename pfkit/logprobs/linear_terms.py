@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 @dataclass(frozen=True)
@@ -25,3 +26,11 @@ class Terms:
     def shaped(self) -> bool:
         """Whether a logit is more than its product, or all logits are to be summed."""
         return self.cap > 0 or self.biased or self.smoothing > 0 or self.scale != 1
+
+
+@lru_cache(maxsize=1024)
+def terms_of(
+    cap: float, scale: float, smoothing: float, z: float, vocabulary: int, ignore_index: int, biased: bool
+) -> Terms:
+    """The same `Terms` for the same numbers."""
+    return Terms(cap, scale, smoothing, z, vocabulary, ignore_index, biased)

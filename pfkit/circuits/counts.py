@@ -44,7 +44,7 @@ class GraphedCounts:
                 expected_counts(circuit, self.x, self.flag)
             torch.cuda.current_stream().wait_stream(side)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
                 self.flag.zero_()
                 self.root, self.found = expected_counts(circuit, self.x, self.flag)
 

@@ -27,7 +27,7 @@ DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even
 N_TRAIN = 4500
 SIDE = 28
 #: chosen by the likelihood of rows 4000 to 4499 of the training images, learned from the first 4000
-PSEUDOCOUNT = {"grey": (1.0, 10.0), "binary": (1.0, 1.0)}  # of mixtures, of inputs
+PSEUDOCOUNT = {"grey": (1.0, 10.0), "binary": (1.0, 0.1)}  # of mixtures, of inputs
 BATCH = 250
 
 

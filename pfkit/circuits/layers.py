@@ -175,11 +175,7 @@ class ProductLayer(nn.Module):
         table = self.children_table
         out = values.index_select(0, table[:, 0])
         for f, n in enumerate(self.prefix[1:], 1):
-            more = values.index_select(0, table[:n, f])
-            if n == out.shape[0]:
-                out = out + more
-            else:
-                out = torch.cat((out[:n] + more, out[n:]))
+            out[:n] += values.index_select(0, table[:n, f])
         return out
 
 

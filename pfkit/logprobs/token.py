@@ -53,8 +53,8 @@ def token_log_probs(
         temperature`` (for a z-loss, label smoothing, or to join vocabularies).
     ignore_index : int or None
         Tokens with this id get log-probability 0 and gradient 0. A row all of whose tokens have it also gets
-        entropy 0, log-sum-exp 0 and gradient 0, and its logits are not read, whatever they are. None: no id
-        is passed over.
+        entropy 0, log-sum-exp 0 and gradient 0, whatever its logits are; long rows are then not read at all.
+        None: no id is passed over.
     lse : {"fuse", "fuse16", "int", "int-pairwise", "int16"}
         Kernel; see Notes.
     validate : bool
@@ -92,7 +92,7 @@ def token_log_probs(
     log-probabilities, entropy and gradient NaN.
 
     **Gradient.** One kernel recomputes the probabilities from two numbers a row and writes the gradient
-    once, that of the entropy and the log-sum-exp included. Rows whose incoming gradient is 0 are not read.
+    once, that of the entropy and the log-sum-exp included. Long rows whose incoming gradient is 0 are not read.
     Twice differentiable; second derivatives go through torch's own operations.
 
     **Kernels.** On CUDA ``"fuse"`` is one launch that reads the logits once (few very long rows: a second,

@@ -92,8 +92,8 @@ def token_log_probs(
     log-probabilities, entropy and gradient NaN.
 
     **Gradient.** One kernel recomputes the probabilities from two numbers a row and writes the gradient
-    once, that of the entropy and the log-sum-exp included. Long rows whose incoming gradient is 0 are not read.
-    Twice differentiable; second derivatives go through torch's own operations.
+    once, that of the entropy and the log-sum-exp included. Long rows whose incoming gradient is 0 are not
+    read. Twice differentiable; second derivatives go through torch's own operations.
 
     **Kernels.** On CUDA ``"fuse"`` is one launch that reads the logits once (few very long rows: a second,
     tiny one), and ``"fuse16"`` is the same, for 16-bit logits only. ``"int"``, ``"int-pairwise"`` and

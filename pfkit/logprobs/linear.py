@@ -166,6 +166,15 @@ def _rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss of every row, and the targets as a vector."""
     _check_tensors(hidden, weight, targets, bias)
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
+        # The inputs as a linear layer's; what follows chooses its own types.
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            return _rows(
+                hidden.to(dtype), weight.to(dtype), targets, bias, ignore_index, smoothing, softcap, scale,
+                z_loss, logits_dtype, memory,
+            )  # fmt: skip
     if softcap is not None and not (softcap > 0 and math.isfinite(softcap)):
         raise ValueError(f"softcap must be positive and finite, or None, got {softcap!r}")
     if logits_dtype is not None and logits_dtype not in (hidden.dtype, torch.float32):
@@ -174,10 +183,6 @@ def _rows(
         logits_dtype = None
     if memory is not None and (not isinstance(memory, int) or memory < 0):
         raise ValueError(f"memory must be None or a number of bytes, got {memory!r}")
-    device = hidden.device.type
-    if torch.is_autocast_enabled(device):  # as a linear layer would
-        dtype = torch.get_autocast_dtype(device)
-        hidden, weight = hidden.to(dtype), weight.to(dtype)
     rows = hidden.reshape(-1, hidden.shape[-1])
     if rows.stride(-1) != 1:
         rows = rows.contiguous()

@@ -222,6 +222,9 @@ def test_autocast_acts_as_on_a_linear_layer():
         want = F.cross_entropy(F.linear(x, w).float(), t)
     assert abs(ours - want) < 2e-6
     assert torch.autograd.grad(ours, w)[0].dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        ours = linear_cross_entropy(x, w, t, logits_dtype=torch.float32)
+    assert abs(ours - F.cross_entropy(x.bfloat16().double() @ w.bfloat16().double().t(), t)) < 2e-6
 
 
 def test_inputs_are_not_written():

@@ -433,6 +433,7 @@ def helion_kernel(precision: str) -> Callable[..., Any]:
             name = f"fused_linear_cross_entropy_{way}_kernel"
             tuned = helion.kernel(
                 config=helion.Config(**config), static_shapes=False,
+                dot_precision="ieee" if precision == "float32" else "tf32",
                 ignore_warnings=[helion.exc.TensorOperationInWrapper],
             )(getattr(module, name).fn)  # fmt: skip
             setattr(module, name, tuned)

@@ -1,5 +1,4 @@
-// The arithmetic of the integer kernel "int", bit for bit as the CPU kernel and the NumPy reference define
-// it.
+// The arithmetic of the integer kernel "int", bit for bit as the CPU kernel and the NumPy reference define it.
 //
 // Weights have scale 2^52 (the maximum weighs 2^52); a sum of them is exact, so it has no order. This file
 // holds pure functions only and compiles as C++ too: a test runs them on the CPU against the reference.
@@ -30,8 +29,7 @@ __device__ __forceinline__ float saturating_product(float a, float b) {  // one 
 }
 
 // ---- x -> Q16.16 index i >= 0 of -(x - m) log2 e, half to even --------------------------------------------
-// Adding 2^23 (2^52) leaves the rounded integer in the low bits of the sum: the conversion unit is not
-// needed.
+// Adding 2^23 (2^52) leaves the rounded integer in the low bits of the sum: no conversion unit is needed.
 __device__ __forceinline__ u32 exponent_index(float x, float m) {
   float v = fminf(__fmul_rn(__fsub_rn(x, m), -94548.4609375f), 4194304.0f);
   return __float_as_uint(__fadd_rn(v, 8388608.0f)) - 0x4b000000u;
@@ -66,12 +64,9 @@ __device__ __forceinline__ u64 weight64(u32 i) {  // 0 <= i <= 64 * 65536
 
 // The same weights with fewer instructions, for float32 differences. The index is scaled by 2^-22, so that a
 // saturating multiplication is the clamp at 64, and an addition of 2 leaves it in the low bits: b = 2^30 + i.
-// A
-// weight 2^(52 - s) (1 - D / 2^17) is then the float whose bits are 0x59800000 - 128 (b + D - F), its
-// exponent
-// counting s down by itself; one conversion to an integer truncates it as the shift does. Signs are arranged
-// so
-// that every floor of a product is one multiply-add and one shift.
+// A weight 2^(52 - s) (1 - D / 2^17) is then the float whose bits are 0x59800000 - 128 (b + D - F), its
+// exponent counting s down by itself; one conversion to an integer truncates it as the shift does. Signs are
+// arranged so that every floor of a product is one multiply-add and one shift.
 __device__ __forceinline__ u64 weight_of_bits(u32 b) {
   u32 f = b & 0xffffu;
   int p = (int)(f * f + (0xffffu - (b << 16))) >> 16;                  // -floor(F (65536 - F) / 2^16)

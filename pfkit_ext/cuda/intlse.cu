@@ -2,8 +2,9 @@
 // kernel's.
 //
 // The true maximum comes first. A row therefore stays on chip between the maximum and the sum (in registers or
-// shared memory of one block, or of a cluster of blocks for long rows: one read of memory), or is read twice. NaN and infinities
-// are settled on the maximum, before any conversion. The arithmetic and its bound are in integer.cuh.
+// shared memory of one block, or of a cluster of blocks for long rows: one read of memory), or is read twice.
+// NaN and infinities are settled on the maximum, before any conversion. The arithmetic and its bound are in
+// integer.cuh.
 #include "common.cuh"
 #include "bulk.cuh"
 #include "integer.cuh"
@@ -214,8 +215,7 @@ __device__ __forceinline__ void long_rows(const Args& a) {
 
 #if __CUDA_ARCH__ >= 900
 // The same by the blocks of a cluster, slice by slice: so few rows are under way at once that the second
-// reading finds
-// them in the cache.
+// reading finds them in the cache.
 template <int THREADS, int V, int BLOCKS>
 __device__ __forceinline__ void cluster_rows(const Args& a) {
   cluster_arrive();
@@ -328,7 +328,8 @@ __device__ __forceinline__ void resident_rows(const Args& a) {
     }
     if (BLOCKS > 1) {
       if (row == first) cluster_wait();  // everyone has started
-      if (threadIdx.x < BLOCKS) store_remote(&maxima[turn][part], threadIdx.x, (u64)__double_as_longlong((double)m));
+      if (threadIdx.x < BLOCKS)
+        store_remote(&maxima[turn][part], threadIdx.x, (u64)__double_as_longlong((double)m));
       if (threadIdx.x == 0) {
         store_remote(&totals[turn][part].hi, 0, t.hi);
         store_remote(&totals[turn][part].lo, 0, t.lo);

@@ -20,9 +20,10 @@ __constant__ int2 PAIR_SEGMENTS[9] = {  // f + c(f) = (x + y f) >> 14 for segmen
 __shared__ int2 pair_segments[9];
 __shared__ unsigned char pair_steps[512];  // 64 log2(1 + 2^(-d / 64))
 
-template <int THREADS>
+template <int THREADS, bool TENTH = true>
 __device__ __forceinline__ void fill_pairs() {
   if (threadIdx.x < 9) pair_segments[threadIdx.x] = PAIR_SEGMENTS[threadIdx.x];
+  if (!TENTH) return;
   for (int d = threadIdx.x; d < 512; d += THREADS)
     pair_steps[d] = (unsigned char)(int)rintf(64.0f * log2f(1.0f + exp2f((float)d * -0x1p-6f)));
 }

@@ -2,20 +2,19 @@
 //
 // One pair a <= b of distances below a reference (Q16.16 octaves), the difference a - b = I + F, I its floor:
 //     -log2(2^-a + 2^-b) ~ a - f - c(f),    f = (1 + F) 2^I,
-// in integers f = ((1 << 16) + F) >> -I, here the truncation of a float built from I and F, and c the table of the
-// CPU kernel: eight segments, 0.0056 octaves at most. f + c(f) is one multiply-add and one shift. Under
-// PFKIT_TENTH the terms of a batch are Q10.6 instead, and log2(1 + 2^-d) is a table of the difference d itself,
-// rounded to 1/64 octave.
+// in integers f = ((1 << 16) + F) >> -I, and c the table of the CPU kernel: eight segments, 0.0056 octaves at
+// most (pairs.cuh). Under PFKIT_TENTH the terms of a batch are Q10.6 instead, and log2(1 + 2^-d) is a table of
+// the difference d itself, rounded to 1/64 octave.
 //
 // Order: the V * E terms of a batch as a binary tree; batches one after the other; then the threads, and the
-// slices of a long row, as a tree. The tree matters for Q10.6: one after the other, a sum of equal terms would stop growing after some 128 of
-// them, where one more is worth less than half a unit. Only the tree of a batch is Q10.6; batches and threads
-// are joined in Q16.16.
+// slices of a long row, as a tree. The tree matters for Q10.6: one after the other, a sum of equal terms would
+// stop growing after some 128 of them, where one more is worth less than half a unit. Only the tree of a batch
+// is Q10.6; batches and threads are joined in Q16.16.
 //
 // A thread's reference is the largest term it has seen; distances are integers from their first use, 64
-// octaves
-// at most (-inf). A NaN wins the maximum, and with +inf it settles the result before any conversion.
+// octaves at most (-inf). A NaN wins the maximum, and with +inf it settles the result before any conversion.
 #include "common.cuh"
+#include "pairs.cuh"
 #include "short_rows.cuh"
 
 #ifdef PFKIT_TENTH
@@ -23,39 +22,12 @@ constexpr int FRACTION = 6;
 #else
 constexpr int FRACTION = 16;
 #endif
-constexpr float OCTAVES = 64;
 constexpr double UNIT = 1.0576586617430806e-05;  // ln 2 / 65536
-
-__shared__ int2 segments[9];
-__shared__ unsigned char steps[512];
-
-// f + c(f) = (x + y f) >> 14 for segment f >> 13; equal operands (f = 1) need no c
-#define SEGMENT(j, base, slope) {((base) << 14) - (slope) * ((j) << 13), 16384 + (slope)}
-__constant__ int2 SEGMENTS[9] = {
-    SEGMENT(0, 0, 5591), SEGMENT(1, 2580, 3541), SEGMENT(2, 4588, -1333), SEGMENT(3, 3899, 3044),
-    SEGMENT(4, 5528, -4819), SEGMENT(5, 3116, -3492), SEGMENT(6, 1369, -2116), SEGMENT(7, 310, -709),
-    {0, 16384}};
 
 template <int THREADS>
 __device__ __forceinline__ void fill_tables() {
-  if (threadIdx.x < 9) segments[threadIdx.x] = SEGMENTS[threadIdx.x];
-#ifdef PFKIT_TENTH
-  for (int d = threadIdx.x; d < 512; d += THREADS)
-    steps[d] = (unsigned char)(int)rintf(64.0f * log2f(1.0f + exp2f((float)d * -0x1p-6f)));
-#endif
+  fill_pairs<THREADS, FRACTION == 6>();
   __syncthreads();
-}
-
-__device__ __forceinline__ int pair(int a, int b) {  // Q16.16
-  int low = min(a, b), minus = low - max(a, b);
-  u32 f = __float2uint_rz(__uint_as_float(0x47800000u + 128u * (u32)minus));  // 2^16 (1 + F) 2^I, truncated
-  int2 s = segments[f >> 13];
-  return low - ((s.x + s.y * (int)f) >> 14);
-}
-
-__device__ __forceinline__ int pair_tenth(int a, int b) {  // Q10.6
-  int low = min(a, b), d = max(a, b) - low;
-  return low - steps[min(d, 511)];
 }
 
 // The distance of x below m in units of 2^-FRACTION octaves, plus a constant that every pair leaves alone.

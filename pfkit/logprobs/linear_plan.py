@@ -23,6 +23,7 @@ from functools import lru_cache
 
 CHUNK_BYTES = 32 << 20
 BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given
+KEPT_BYTES = 256 << 20  # logits that are kept where no budget is given
 WIDEST_BYTES = 128 << 20  # beyond this, keeping logits is the better use of memory
 ROW_BYTES = 24
 STEPS = (256, 64, 8)  # columns; the products' tiles are 64 to 256 wide, vectors 8
@@ -88,7 +89,7 @@ def make(
     gradient: bool = False,
     sums: bool = False,
 ) -> Plan:
-    """A plan within `memory` bytes of scratch; None is as much as full speed needs without keeping logits.
+    """A plan within `memory` bytes of scratch; None keeps small logits only, and takes what full speed needs.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def make(
             everything = rows * padded(vocabulary) * size
             memory = ROW_BYTES * rows + (4 * rows * hidden if sums else 0)
             memory += max(BACKWARD_BYTES, rows * 64 * size)
-            if everything <= CHUNK_BYTES:  # one small chunk: keep it
+            if everything <= KEPT_BYTES:
                 memory += everything
     elif memory < (needed := least(rows, hidden, vocabulary, size, gradient=gradient, sums=sums)):
         raise ValueError(

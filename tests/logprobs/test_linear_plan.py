@@ -68,6 +68,9 @@ def test_chunks_stay_in_the_cache_and_more_memory_keeps_more():
 def test_small_logits_are_kept_by_default():
     plan = linear_plan.make(64, 32, 1000, 4, gradient=True)
     assert plan.width == 1000 and plan.kept == 1
+    plan = linear_plan.make(4096, 4096, 32000, 2, gradient=True, sums=True)
+    assert plan.kept == len(plan.chunks())
+    assert linear_plan.make(8192, 4096, 32000, 2, gradient=True, sums=True).kept == 0
 
 
 def test_a_tight_budget_sums_the_hidden_gradient_in_blocks():

@@ -46,7 +46,8 @@ def forward_cuda(
         kept = plan.kept if out.kept.numel() else 0
         columns = min(kept * plan.width, plan.vocabulary)
         at_once = fused.rows_at_once(hidden, weight, terms, plan.memory - out.kept.nbytes)
-        if kept and (plan.width % fused.TILE or at_once < rows or out.kept.dtype != hidden.dtype):
+        split = plan.width < plan.vocabulary and plan.width % fused.TILE  # a tile would lie in two chunks
+        if kept and (split or at_once < rows or out.kept.dtype != hidden.dtype):
             at_once = 0
         if at_once:
             slots = torch.empty(2 * fused.clusters(index) * at_once, device=device)

@@ -24,7 +24,7 @@ struct FusedArgs {
   i64 ignored;
   i64 slots_count;
   i64 kept_columns;     // how many of the logits of a row stay
-  i64 width;            // columns of a chunk of them, a multiple of a tile's
+  i64 width;            // columns of a chunk of them, a multiple of a tile's, or all
   double z;
 };
 

@@ -159,6 +159,41 @@ def test_a_single_finite_entry_at_every_boundary(n):
         assert (grad[range(len(at)), at] == 1).all() and grad.sum() == len(at)
 
 
+@pytest.mark.parametrize("where", [0, 500_000, 1_000_000])
+@pytest.mark.parametrize("dtype", DTYPES[:2])
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+def test_a_million_terms_below_epsilon(lse, dtype, where):
+    """https://github.com/scipy/scipy/issues/18295 (a million terms of 2e-9 beside a 1)"""
+    x = torch.full((1_000_001,), -20.0, device="cuda", dtype=dtype)
+    x[where] = 0.0
+    limit = 1e-10 * 2e-3 if lse == "fuse" and dtype == torch.float64 else 1e-5
+    for given in (x, x.repeat_interleave(2)[::2]):
+        assert abs(pfkit.logsumexp(given, 0, lse=lse).item() - 0.002059032359643132) <= limit
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([1e4, 10001.0, 10002.0], 10002.407605964445),
+        ([-1e4, -9999.0, -9998.0], -9997.592394035555),
+        ([1e15, 1e15 + 1, 1e15 + 2], 1000000000000002.4),
+        ([-1e300, -1e300], -1e300),
+        ([1e30, 1e30], 1e30),
+        ([-1e30, 0.0], 0.0),
+        ([-745.25, -745.25], -744.5568528194401),
+        ([-1e308, 1e308], 1e308),
+    ],
+)
+def test_offsets_that_overflow_a_naive_exp(row, expected):
+    """https://github.com/tenstorrent/tt-metal/pull/56413 https://github.com/stan-dev/math/pull/1772"""
+    for n in (len(row), 3000):  # the short and the long kernel; the rest of the row weighs nothing
+        x = torch.full((2, n), -INF, device="cuda", dtype=torch.float64)
+        x[:, -len(row) :] = torch.tensor(row, dtype=torch.float64)
+        for lse in ("fuse", "int"):
+            limit = 4e-16 * abs(expected) + KERNELS[lse].error_bound(n, "float64")
+            assert (pfkit.logsumexp(x, 1, lse=lse) - expected).abs().max() <= limit
+
+
 def test_half_precision():
     x = torch.zeros(65536, dtype=torch.float16, device="cuda")
     assert pfkit.logsumexp(x, 0).item() == 11.09375

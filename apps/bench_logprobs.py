@@ -42,6 +42,7 @@ TOKEN_SHAPES = (
     ("float32", 4096, 50257),
     ("float32", 2048, 256000),
 )
+ENTROPY_SHAPE = ("bfloat16", 8192, 151936, True)
 PRECISIONS = ("bfloat16", "float32", "tf32")
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "logprobs_h200.json"
 FORWARD_BUDGETS = {"8 MiB": 8 << 20, "9 MB": 9 * 10**6, "20 MB": 20 * 10**6, "40 MB": 40 * 10**6}
@@ -166,9 +167,9 @@ def token_contenders(entropy: bool) -> dict[str, Callable[[Any, Any], Any]]:
 
 
 def token(found: dict[str, Any], arguments: argparse.Namespace) -> None:
-    for dtype, rows, n in TOKEN_SHAPES:
-        token_shape(found, dtype, rows, n, entropy=False)
-    token_shape(found, "bfloat16", 8192, 151936, entropy=True)
+    for dtype, rows, n, entropy in [(*shape, False) for shape in TOKEN_SHAPES] + [ENTROPY_SHAPE]:
+        token_shape(found, dtype, rows, n, entropy)
+        arguments.save()
 
 
 def token_shape(found: dict[str, Any], dtype: str, rows: int, n: int, entropy: bool) -> None:

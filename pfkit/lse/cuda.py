@@ -6,9 +6,9 @@ Triton. Sources are package data (``pfkit_ext/cuda``); each kernel is compiled b
 runs on, in about 0.3 s, once.
 
 **Cache.** Machine code lies in ``$PFKIT_CACHE_DIR`` or ``~/.cache/pfkit``, under a name that is a digest of
-the sources, the architecture, NVRTC's version and the flags. Files appear by an atomic rename and carry their
-own checksum: two processes may compile the same kernel at once, and a damaged file is made again. Without a
-writable folder everything still works, compiled anew by each process.
+the sources it is made of, the architecture, NVRTC's version and the flags. Files appear by an atomic rename
+and carry their own checksum: two processes may compile the same kernel at once, and a damaged file is made
+again. Without a writable folder everything still works, compiled anew by each process.
 
 Environment: ``PFKIT_NVRTC`` names a libnvrtc to use; ``PFKIT_CACHE_DIR`` the folder.
 """
@@ -21,6 +21,7 @@ import hashlib
 import importlib.util
 import math
 import os
+import re
 import struct
 import sys
 import tempfile
@@ -229,8 +230,16 @@ class DeviceKernel:
 
 
 @cache
-def _sources() -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted(SOURCES.iterdir()) if p.suffix in (".cu", ".cuh")}
+def sources_of(name: str) -> dict[str, bytes]:
+    """The source file `name` and everything it includes, by name."""
+    found: dict[str, bytes] = {}
+    wanted = [name]
+    while wanted:
+        file = wanted.pop()
+        if file not in found:
+            found[file] = (SOURCES / file).read_bytes()
+            wanted += re.findall(r'^\s*#include "([^"]+)"', found[file].decode(), re.MULTILINE)
+    return dict(sorted(found.items()))
 
 
 def cache_folder() -> Path:
@@ -282,7 +291,7 @@ def compile_kernel(kernel: DeviceKernel, capability: tuple[int, int]) -> bytes:
     suffix = "a" if kernel.specific else ""
     target = f"sm_{wanted}{suffix}" if binary else f"compute_{max(a for a in known if a <= wanted)}"
     options = [f"--gpu-architecture={target}", *FLAGS, *kernel.options()]
-    sources = _sources()
+    sources = sources_of(kernel.source)
     digest = hashlib.sha256(repr((compiler.version, options, kernel.source)).encode())
     for name, text in sources.items():
         digest.update(name.encode() + b"\0" + text + b"\0")

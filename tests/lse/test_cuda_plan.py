@@ -125,6 +125,12 @@ def test_an_odd_start_leaves_room_for_the_elements_before_it():
     assert even == "short_rows<32,1,1>" and odd == "short_rows<32,2,1>"
 
 
+def test_a_kernels_sources_are_what_it_includes():
+    names = list(cuda.sources_of("intlse.cu"))
+    assert names == sorted(names) and {"intlse.cu", "common.cuh", "integer.cuh", "log2_table.cuh"} <= set(names)
+    assert "fuselse.cu" not in names and set(cuda.sources_of("common.cuh")) == {"common.cuh"}
+
+
 class TestCompiling:
     @pytest.fixture(autouse=True)
     def nvrtc_and_folder(self, tmp_path, monkeypatch):

@@ -339,6 +339,7 @@ class Device:
 
         self.capability = (attribute(75), attribute(76))
         self.multiprocessors = attribute(16)
+        self.shared_memory = attribute(97)  # bytes a block may have, when asked for
         self._context = ctypes.c_void_p()  # the context torch uses too; kept until the process ends
         self._check(
             driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), handle), "cuDevicePrimaryCtxRetain"

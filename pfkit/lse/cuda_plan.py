@@ -122,6 +122,7 @@ def reduction(
     clusters: bool,
     out_dtype: int,
     exact_total: bool = False,
+    shared_memory: int = 227 << 10,
 ) -> Plan:
     """The plan of kernel `lse` for a layout with at least one row and one term.
 
@@ -138,6 +139,8 @@ def reduction(
         Whether the device has thread-block clusters (compute capability 9.0 and up).
     exact_total : bool
         "int": write 128-bit totals.
+    shared_memory : int
+        Bytes a block of the device may have; the default is compute capability 9.0's.
     """
     lse = "fuse" if lse == "fuse16" else lse
     source, define = SOURCES[lse]
@@ -200,7 +203,7 @@ def reduction(
             first, Step(kernel("combine", 128, 4), (shape.rows, 1)), splits=parts, part_bytes=state_bytes
         )
     if lse == "int":
-        return _int_rows(shape, vectors, multiprocessors, clusters, kernel, plan)
+        return _int_rows(shape, vectors, multiprocessors, shared_memory if clusters else 0, kernel, plan)
 
     parts = 1
     if shape.rows < 2 * multiprocessors:
@@ -222,7 +225,7 @@ def reduction(
     )  # fmt: skip
 
 
-def _int_rows(shape: Layout, vectors: int, multiprocessors: int, clusters: bool, kernel, plan) -> Plan:  # type: ignore[no-untyped-def]
+def _int_rows(shape: Layout, vectors: int, multiprocessors: int, shared_memory: int, kernel, plan) -> Plan:  # type: ignore[no-untyped-def]
     """Long rows of the integer kernel: on chip while they fit, read twice beyond, the second time from the
     cache.
     """
@@ -233,13 +236,14 @@ def _int_rows(shape: Layout, vectors: int, multiprocessors: int, clusters: bool,
     if vectors <= 4096:
         threads = 128 if vectors <= 1024 else 256 if vectors <= 2048 else 512
         return rows(f"held_rows<{threads},8,1>", threads, 1024 // threads)
-    if clusters:
-        for threads, blocks, cluster in ((256, 2, 1), (512, 1, 1), (512, 1, 2), (256, 2, 8), (512, 1, 8)):
-            chip = 3 * 8 * threads * cluster  # vectors; a slice begins and ends within one
-            if vectors + cluster <= chip and cluster * shape.rows >= blocks * multiprocessors:
-                entry = f"resident_rows<{threads},8,3,{cluster}>"
-                resident = kernel(entry, threads, blocks, cluster, 3 * 8 * threads * 16)
-                return plan(Step(resident, (cluster * shape.rows, 1), resident=True))
+    clusters = shared_memory > 0
+    for threads, blocks, cluster in ((256, 2, 1), (512, 1, 1), (512, 1, 2), (256, 2, 8), (512, 1, 8)):
+        chip = 3 * 8 * threads * cluster  # vectors; a slice begins and ends within one
+        shared = 3 * 8 * threads * 16
+        fits = vectors + cluster <= chip and blocks * (shared + 6144) <= shared_memory  # 6144: all else there
+        if fits and cluster * shape.rows >= blocks * multiprocessors:
+            resident = kernel(f"resident_rows<{threads},8,3,{cluster}>", threads, blocks, cluster, shared)
+            return plan(Step(resident, (cluster * shape.rows, 1), resident=True))
     if clusters and vectors <= 8192:
         return rows("held_rows<256,8,4>", 256, 4, 4)
     if clusters and (8 * shape.rows >= multiprocessors or vectors <= 131072):

@@ -221,8 +221,7 @@ def _plan(
         plan = cuda_plan.reduction(
             lse, cuda_plan.layout(tuple(shape), strides, dims), _NUMBER[a.dtype], aligned=not key[7],
             multiprocessors=device.multiprocessors, clusters=device.capability >= (9, 0),
-            out_dtype=_NUMBER[out_dtype],
-            exact_total=exact_total,
+            out_dtype=_NUMBER[out_dtype], exact_total=exact_total, shared_memory=device.shared_memory,
         )  # fmt: skip
         if len(_plans) > 4096:  # callers with ever-changing shapes
             _plans.clear()

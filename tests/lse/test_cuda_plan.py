@@ -110,6 +110,15 @@ def test_the_float_bound_hardly_grows_with_the_number_of_terms():
     assert cuda.fuse_bound(10**9, "float64") < 2e-14
 
 
+def test_rows_are_held_in_shared_memory_where_a_block_has_enough():
+    def first(**changes):
+        return plan("int", (512, 32000), (32000, 1), (1,), **changes).steps[0]
+
+    assert first().resident and first().kernel.shared == 196608
+    for smaller in (dict(shared_memory=99 << 10), dict(clusters=False)):
+        assert not first(**smaller).resident and first(**smaller).kernel.shared == 0
+
+
 def test_a_plan_names_one_argument_block():
     found = plan("fuse", (4, 5, 6), (30, 6, 1), (0, 2))
     words = np.frombuffer(found.arguments, np.int64)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import itertools
 from functools import lru_cache
 from typing import Any
 
@@ -38,6 +39,7 @@ from .propagate import LogProb, upward
 from .regions import RegionGraph, padded
 
 Tensor = torch.Tensor
+_UNCOUNTED = itertools.count(1)
 
 
 @lru_cache(maxsize=1)
@@ -125,9 +127,14 @@ class Circuit(nn.Module):
         return self.root_weight.device
 
     def version(self) -> tuple[tuple[int, int], ...]:
-        """Changes when a parameter does, in place or by replacement: a key for what is derived from them."""
-        # inference tensors count no versions: they cannot be changed outside inference mode
-        return tuple((p.data_ptr(), 0 if p.is_inference() else p._version) for p in self.parameters())
+        """Changes when a parameter does, in place or by replacement: a key for what is derived from them.
+
+        Writing through ``parameter.data`` escapes it, as it escapes autograd: write under ``torch.no_grad()``.
+        """
+        # inference tensors count no versions: theirs never repeats, so nothing derived from them is kept
+        return tuple(
+            (p.data_ptr(), -next(_UNCOUNTED) if p.is_inference() else p._version) for p in self.parameters()
+        )
 
     def data(self, x: Any, *, name: str = "x", validate: bool = True) -> Tensor:
         """`x` as the layers read it: (B, V) on the circuit's device, int64 with -1 for missing, or, for

@@ -129,7 +129,7 @@ class Circuit(nn.Module):
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes when a parameter does, in place or by replacement: a key for what is derived from them.
 
-        Writing through ``parameter.data`` escapes it, as it escapes autograd: write under ``torch.no_grad()``.
+        Writing through ``parameter.data`` escapes it, and autograd too: write under ``torch.no_grad()``.
         """
         # inference tensors count no versions: theirs never repeats, so nothing derived from them is kept
         return tuple(

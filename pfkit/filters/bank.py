@@ -25,7 +25,7 @@ from .arguments import count
 from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
-from .result import FilterResult, Recorder, StepArrays, StepResult
+from .result import FilterResult, Recorder, StepArrays, StepResult, running_sum
 from .stepping import CHUNK, MAX_NARROW, MAX_THREADS, Engine, engine_for, inputs_finite, table
 
 __all__ = ["BankResult", "FilterBank"]
@@ -45,9 +45,7 @@ class BankResult:
 
     def __init__(self, steps: StepArrays, result: Callable[[int], FilterResult]):
         self.increment, self.ess, self.resampled, self.n_unique = steps
-        before = np.zeros((len(self.increment), 1))
-        # one after the other, as FilterResult adds them
-        self.log_likelihood = np.add.accumulate(np.hstack([before, self.increment]), axis=1)[:, -1]
+        self.log_likelihood = np.array([running_sum(0.0, row) for row in self.increment])
         self._result = result
         self._made: dict[int, FilterResult] = {}
 
@@ -422,8 +420,7 @@ class FilterBank:
             pf._ess = float(ess[b])
             pf._resampled, pf._n_unique = self._stepper.last(b)
             pf._collapsed = False
-            for increment in out.increment[b, begin : begin + done[b]].tolist():
-                pf._log_likelihood += increment
+            pf._log_likelihood = running_sum(pf._log_likelihood, out.increment[b, begin : begin + done[b]])
         if x_swapped.all():
             self._x, self._x_next = self._x_next, self._x
         if w_swapped.all():

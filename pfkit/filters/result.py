@@ -41,6 +41,14 @@ class StepArrays(NamedTuple):
     n_unique: np.ndarray
 
 
+def running_sum(start: float, values: np.ndarray) -> float:
+    """start + values[0] + values[1] + ..., in this order: as a filter that steps adds them, to the last bit.
+
+    The built-in sum compensates for roundings in some versions of Python.
+    """
+    return float(np.add.accumulate(np.concatenate(([start], values)))[-1])
+
+
 class FilterResult:
     """The record of one ``ParticleFilter.run``; T observations.
 
@@ -88,7 +96,7 @@ class FilterResult:
                 np.array([s.n_unique for s in steps], np.int64),
             )
         self.increment, self.ess, self.resampled, self.n_unique = steps
-        self.log_likelihood = float(sum(self.increment.tolist()))
+        self.log_likelihood = running_sum(0.0, self.increment)
         self.n_particles = n_particles
         self.timings = timings
         self._error_bound = error_bound

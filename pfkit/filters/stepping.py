@@ -19,7 +19,7 @@ from pfkit.models.compiled import CompiledModel
 
 from .errors import FilterCollapse, InvalidWeight
 from .moments import mean_and_variance
-from .result import Recorder, StepArrays
+from .result import Recorder, StepArrays, running_sum
 
 __all__ = ["Engine", "compiled_model", "engine_for", "table"]
 
@@ -231,8 +231,7 @@ class Engine:
                 pf._draw_initial(timers if timers is not None and timers.steps + 1 >= timers.due else None)
             end = min(length, k + chunk)
             done, failed = self._advance(pf, y, u, out, moments, k, end, timers)
-            for increment in out.increment[k : k + done].tolist():
-                pf._log_likelihood += increment
+            pf._log_likelihood = running_sum(pf._log_likelihood, out.increment[k : k + done])
             k += done
             if failed:  # one step from Python, to answer a collapse
                 try:

@@ -9,6 +9,7 @@ import pytest
 
 from pfkit import LocalLevel, ParticleFilter, from_functions
 from pfkit.filters import weighted_quantile
+from pfkit.filters.result import running_sum
 
 Y = np.random.default_rng(0).normal(size=25)
 MODEL = LocalLevel(0.5, 1.0)
@@ -169,3 +170,10 @@ def test_quantile_of_few_particles():
         weighted_quantile(x, w * 0, 0.5)
     with pytest.raises(ValueError, match="weights"):
         weighted_quantile(x, w[:2], 0.5)
+
+
+def test_the_log_likelihood_is_added_up_in_order():
+    """Python 3.12's sum would give 2 here."""
+    assert running_sum(0.0, np.array([1.0, 1e100, 1.0, -1e100])) == 0.0
+    assert running_sum(3.0, np.array([])) == 3.0
+    assert running_sum(0.0, np.array([1.0, -np.inf, 2.0])) == -np.inf

@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even5000.npz"
 SIZES = (32, 64, 128, 256, 512)
@@ -102,61 +102,74 @@ def as_graph(call: Callable[[], Any]) -> Callable[[], Any]:
     return replay
 
 
-def contenders(circuit: Any, model: Any, x: Any) -> dict[str, Callable[[], Any]]:
-    """Name -> a call that gives log p of every row of x."""
-    calls: dict[str, Callable[[], Any]] = {}
+class Contender(NamedTuple):
+    """A call that gives log p of every row, and what has to be switched before it, outside of the timing."""
+
+    call: Callable[[], Any]
+    before: Callable[[], Any] = bool
+
+
+def contenders(circuit: Any, model: Any, x: Any) -> dict[str, Contender]:
+    """By name."""
+    found: dict[str, Contender] = {}
     if model is not None:
-        calls |= pyjuice_contenders(model, x)
+        found |= pyjuice_contenders(model, x)
 
-    def by_layers(lse: str) -> Callable[[], Any]:
-        def call() -> Any:
-            circuit.executor = False
-            try:
-                return circuit.log_prob(x, lse=lse, validate=False)
-            finally:
-                circuit.executor = True
+    def use(executor: bool) -> Callable[[], Any]:
+        return lambda: setattr(circuit, "executor", executor)
 
-        return call
+    def layers(lse: str) -> Callable[[], Any]:
+        return lambda: circuit.log_prob(x, lse=lse, validate=False)
 
     for lse in KERNELS:
-        calls[lse] = by_layers(lse)
-    calls["layers"] = by_layers("matmul")
-    calls["matmul"] = lambda: circuit.log_prob(x, validate=False)
-    calls["matmul, graph"] = as_graph(calls["matmul"])
-    return calls
+        found[lse] = Contender(layers(lse))
+    found["layers"] = Contender(layers("matmul"), use(False))
+    found["matmul"] = Contender(layers("matmul"), use(True))
+    use(True)()
+    found["matmul, graph"] = Contender(as_graph(layers("matmul")))
+    return found
 
 
-def pyjuice_contenders(model: Any, x: Any) -> dict[str, Callable[[], Any]]:
+def pyjuice_contenders(model: Any, x: Any) -> dict[str, Contender]:
     """PyJuice in its modes, and accelerated."""
     from pyjuice.utils import kernel_launcher
 
-    from pfkit.circuits import accelerate, restore
+    from pfkit.circuits import accelerate
 
-    def plain(**keywords: Any) -> Callable[[], Any]:
-        def call() -> Any:
-            restore(model)
-            return model(x, **keywords)[:, 0]
+    plain = {"class": type(model)}
+    accelerate(model)
+    faster = {"class": type(model), "_pfkit": model.__dict__["_pfkit"]}
 
-        return call
+    def become(which: dict[str, Any]) -> Callable[[], Any]:
+        def switch() -> None:
+            model.__class__ = which["class"]
+            model.__dict__.pop("_pfkit", None)
+            if "_pfkit" in which:
+                model.__dict__["_pfkit"] = which["_pfkit"]
+
+        return switch
+
+    def forward(**keywords: Any) -> Callable[[], Any]:
+        return lambda: model(x, **keywords)[:, 0]
 
     def slow_launch() -> Any:
         fast = kernel_launcher.FastJITFunction3x
         original = fast.__getitem__
         fast.__getitem__ = lambda self, grid: self.jit_fn[grid]  # as PYJUICE_FAST_LAUNCH=0 does
         try:
-            return plain(apply_cudagraph=False)()
+            return forward(apply_cudagraph=False)()
         finally:
             fast.__getitem__ = original
 
-    def faster() -> Any:
-        if "_pfkit" not in model.__dict__:
-            accelerate(model)
-        return model(x)[:, 0]
-
-    calls = {"PyJuice": plain(apply_cudagraph=False), "PyJuice, slow launcher": slow_launch}
+    theirs, ours = become(plain), become(faster)
     recorded = "PyJuice, graph" + (", CUTLASS" if uses_cutlass() else "")
-    calls[recorded] = plain(record_cudagraph=True)
-    return calls | {"PyJuice, accelerated": faster}
+    theirs()
+    return {
+        "PyJuice": Contender(forward(apply_cudagraph=False), theirs),
+        "PyJuice, slow launcher": Contender(slow_launch, theirs),
+        recorded: Contender(forward(record_cudagraph=True), theirs),
+        "PyJuice, accelerated": Contender(forward(), ours),
+    }
 
 
 def uses_cutlass() -> bool:
@@ -166,21 +179,24 @@ def uses_cutlass() -> bool:
     return bool(os.environ.get("PYJUICE_DISABLE_CUDA_KERNELS", "0") != "1" and c.is_available())
 
 
-def turns(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
     """Median milliseconds of a call; in each round every contender that still has time runs once."""
     import torch
 
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    spent = dict.fromkeys(calls, 0.0)
-    for call in calls.values():
-        call()
-    while going := [name for name in calls if spent[name] < seconds or len(taken[name]) < 3]:
+    taken: dict[str, list[float]] = {name: [] for name in found}
+    spent = dict.fromkeys(found, 0.0)
+    for _ in range(3):  # compilation, tuning and recording happen in the first calls
+        for contender in found.values():
+            contender.before()
+            contender.call()
+    while going := [name for name in found if spent[name] < seconds or len(taken[name]) < 3]:
         for name in going:
+            found[name].before()
             torch.cuda.synchronize()
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             before = time.perf_counter()
             start.record()
-            calls[name]()
+            found[name].call()
             end.record()
             end.synchronize()
             spent[name] += time.perf_counter() - before
@@ -197,22 +213,23 @@ def measure(units: int, batch: int, seconds: float, with_pyjuice: bool) -> dict[
     x = data[-batch:].long().cuda()
     with torch.no_grad():
         true = exact(circuit, x)
-        calls, errors = {}, {}
-        for name, call in contenders(circuit, model, x).items():
+        running, errors = {}, {}
+        for name, contender in contenders(circuit, model, x).items():
             try:
-                error = (call().double() - true).abs()
+                contender.before()
+                error = (contender.call().double() - true).abs()
                 torch.cuda.synchronize()
             except Exception as problem:  # one contender's trouble is a line of the table
                 print(f"K = {units}: {name} does not run: {problem!r}", file=sys.stderr)
                 continue
-            calls[name] = call
+            running[name] = contender
             errors[name] = {"max_error": float(error.max()), "mean_error": float(error.mean())}
-        times = turns(calls, seconds)
+        times = turns(running, seconds)
     return {
         "log_likelihood": float(true.mean()),
         "sum_regions": circuit.n_regions - len(circuit.graph.input_variables),
         "levels": len(circuit.graph.levels),
-        "contenders": {name: {"ms": times[name], **errors[name]} for name in calls},
+        "contenders": {name: {"ms": times[name], **errors[name]} for name in running},
     }
 
 

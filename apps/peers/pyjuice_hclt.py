@@ -77,7 +77,7 @@ def as_circuit(model: Any) -> Any:
             levels.append(tuple(children))
             index = np.stack([region.weight_index() for region in kept])
             w = model.params.data[torch.as_tensor(index, device=model.params.device)]
-            weights.append(w.transpose(1, 2))
+            weights.append(w.transpose(1, 2).contiguous())
     probs = torch.stack(
         [
             model.input_layer_group.layers[leaf.layer]

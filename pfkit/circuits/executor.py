@@ -44,8 +44,15 @@ def covers(circuit: Circuit) -> bool:
         and circuit.inputs.family != "gaussian"
         and circuit.n_units <= UNITS[-1]
         and len(circuit.graph.root) == 1
-        and all(p.is_contiguous() for p in circuit.parameters())
+        and circuit.inputs.probs.is_contiguous()
+        and circuit.root_weight.is_contiguous()
+        and len(_weight_strides(circuit)) <= 1
     )
+
+
+def _weight_strides(circuit: Circuit) -> set[tuple[int, ...]]:
+    """Strides of W along results and terms, of all levels."""
+    return {tuple(layer.weight.stride()[1:]) for _, _, layer in circuit.layers()}
 
 
 def layout_of(circuit: Circuit, table: Tensor | None = None) -> Layout:
@@ -53,9 +60,9 @@ def layout_of(circuit: Circuit, table: Tensor | None = None) -> Layout:
     k, graph = circuit.n_units, circuit.graph
     probs = circuit.inputs.probs.detach() if table is None else table
     n_inputs, _, size = probs.shape
-    step = 4 * k * k
     weights = [layer.weight for _, _, layer in circuit.layers()]
-    addresses = [w.data_ptr() + step * r for w in weights for r in range(w.shape[0])]
+    addresses = [w.data_ptr() + 4 * r * w.stride(0) for w in weights for r in range(w.shape[0])]
+    row, column = next(iter(_weight_strides(circuit)), (k, 1))
     return Layout(
         units=k,
         n_variables=circuit.n_variables,
@@ -66,27 +73,30 @@ def layout_of(circuit: Circuit, table: Tensor | None = None) -> Layout:
         children=[children for level in graph.levels for children in level],
         root=graph.root[0],
         weight_addresses=[*addresses, circuit.root_weight.data_ptr()],
-        weight_strides=(k, 1),
+        weight_strides=(row, column),
         keep=(probs,),
     )
 
 
-def _plan(circuit: Circuit, batch: int) -> ForwardPlan:
-    """The circuit's plan, its parameters up to date."""
+def _plan(circuit: Circuit, batch: int) -> ForwardPlan | None:
+    """The circuit's plan, its parameters up to date; None if it is not covered."""
     version = circuit.version()
-    addresses = tuple(address for address, _ in version)
     kept = _kept.get(circuit)
+    if kept is not None and kept.version == version:
+        return kept.plan
+    if not covers(circuit):
+        return None
+    addresses = tuple(address for address, _ in version)
     if kept is None or kept.addresses != addresses:
         bernoulli = circuit.inputs.family == "bernoulli"
         table = torch.empty((*circuit.inputs.shape, 2), device=circuit.device) if bernoulli else None
         plan = ForwardPlan(layout_of(circuit, table), batch, circuit.root_weight.get_device())
         kept = _kept[circuit] = _Kept(plan, table, None, addresses)
-    if kept.version != version:
-        if kept.table is not None:
-            p = circuit.inputs.probs.detach()
-            torch.stack((1 - p, p), 2, out=kept.table)
-        kept.plan.refresh()
-        kept.version = version
+    if kept.table is not None:
+        p = circuit.inputs.probs.detach()
+        torch.stack((1 - p, p), 2, out=kept.table)
+    kept.plan.refresh()
+    kept.version = version
     return kept.plan
 
 
@@ -105,11 +115,11 @@ def log_prob(circuit: Circuit, x: Tensor) -> Tensor | None:
         Nats; -inf for probability zero; NaN for a category that no input has. The error is a few float32
         roundings a region, not more where log p is large: the maxima are added up in float64.
     """
-    if not covers(circuit):
-        return None
     x = x.contiguous()
     part = max(SMALLEST_PART, MAX_VALUES // (circuit.n_regions * circuit.n_units))
     plan = _plan(circuit, max(1, min(part, x.shape[0])))
+    if plan is None:
+        return None
     out = torch.empty(x.shape[0], device=x.device)
     for start in range(0, x.shape[0], part):
         plan.run(x[start : start + part], out[start : start + part])
@@ -118,10 +128,10 @@ def log_prob(circuit: Circuit, x: Tensor) -> Tensor | None:
 
 def values(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor] | None:
     """Log values of all regions, (n_regions, K, B), and of the root, (B,); None as for :func:`log_prob`."""
-    if not covers(circuit):
-        return None
     x = x.contiguous()
     plan = _plan(circuit, max(1, x.shape[0]))
+    if plan is None:
+        return None
     k, n = circuit.n_units, circuit.n_regions
     out = torch.empty((n, k, x.shape[0]), device=x.device)
     root = plan.run(x, keep_all=True)

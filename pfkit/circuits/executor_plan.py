@@ -2,9 +2,9 @@
 
 A :class:`ForwardPlan` owns the buffers and launches of one circuit:
 
-* ``refresh()`` turns input probabilities into tables of logarithms. Run it whenever they have changed. W is
-  read where it lies at every run, if K is one of :data:`UNITS` and W is contiguous; otherwise ``refresh``
-  makes a copy filled up with zeros.
+* ``refresh()`` turns input probabilities into tables of logarithms, and lays out W where the kernel does not
+  read it as it lies (many units, K not one of :data:`UNITS`, W not contiguous). Run it whenever parameters
+  may have changed: what has not is read, not written.
 * ``run(x)`` is the forward: one launch turns categories into rows of tables, one walks the whole circuit.
 * ``export(out)`` writes the values of all inputs and regions of the last ``run``, in nats.
 
@@ -25,6 +25,7 @@ from pfkit.lse.cuda import CudaError, DeviceKernel, describe, device
 Tensor = torch.Tensor
 
 UNITS = (32, 64, 128, 256, 512)  # what kernels exist for; other sizes are filled up with zeros
+_SPAN = 256  # categories of a block of the kernel `tables`
 _XTYPES = {torch.int64: 0, torch.int32: 1, torch.uint8: 2}
 
 
@@ -49,6 +50,8 @@ class Shape:
     ordered : bool
         A task is one region, in an order in which all columns pass a region at about the same time; otherwise
         a block walks upward from a region as far as it can. `near` goes with walking only.
+    packed : bool
+        Read a copy of W that ``refresh`` has split and laid out, in the place of W itself.
     """
 
     columns: int
@@ -58,6 +61,7 @@ class Shape:
     warpgroups: bool = False
     near: bool = True
     ordered: bool = False
+    packed: bool = False
 
     def shared(self, units: int) -> int:
         """Bytes of shared memory of a block."""
@@ -68,12 +72,13 @@ class Shape:
 
 def default_shape(units: int, capability: tuple[int, int]) -> Shape:
     """The fastest known cut for circuits of `units` (one of :data:`UNITS`)."""
+    hopper = capability == (9, 0)
     return {
         32: Shape(32, 128, 4, 2, near=False, ordered=True),
-        64: Shape(32, 128, 4, 4, near=False, ordered=True),
-        128: Shape(32, 256, 2, 8, near=False, ordered=True),
-        256: Shape(32, 512, 1, 8, near=False, ordered=True),
-        512: Shape(32, 512, 1, 8, near=False, ordered=True),
+        64: Shape(16, 128, 4, 4, near=False, ordered=True),
+        128: Shape(32, 256, 2, 8, near=False, ordered=True, packed=True),
+        256: Shape(32, 256, 2, 8, near=False, ordered=True, packed=True),
+        512: Shape(32, 512, 1, 8, hopper, near=False, ordered=True, packed=True),
     }[units]
 
 
@@ -152,10 +157,10 @@ class Layout:
 
         Returns
         -------
-        list of lists of 8 int
+        list of lists of 10 int
             For each sum region, each part, and the root: where in the links the regions below it begin and
-            end, and its inputs (in pairs); the parent, and how many regions that has below it; its first
-            input and that one's variable.
+            end, and its inputs (in pairs); the parent, and how many regions that has below it; its first two
+            inputs, each followed by its variable.
         list of int
             The links: regions below, then pairs (input, variable).
         list of int
@@ -194,9 +199,11 @@ class Layout:
         first, pairs = 0, len(links) // 2
         rows = []
         for r in range(root + 1):
-            head = (above[r][0], self.input_variables[above[r][0]]) if above[r] else (-1, -1)
+            pair = [(i, self.input_variables[i]) for i in above[r][:2]] + [(-1, -1)] * 2
             ends = first + len(below[r]), pairs + len(above[r])
-            rows.append([first, ends[0], pairs, ends[1], parents[r], len(below[parents[r]]), *head])
+            rows.append(
+                [first, ends[0], pairs, ends[1], parents[r], len(below[parents[r]]), *pair[0], *pair[1]]
+            )
             first, pairs = ends
         for leaves in above:
             links += [number for i in leaves for number in (i, self.input_variables[i])]
@@ -248,24 +255,33 @@ class ForwardPlan:
         addresses = list(layout.weight_addresses)
         self._weights = self._numbers(addresses)
         # read where it lies, if rows or terms are contiguous and start at whole vectors
-        self._terms_first = layout.weight_strides == (1, k)
-        direct = layout.units == k and layout.weight_strides in ((k, 1), (1, k))
-        self._direct = direct and not any(address % 16 for address in addresses[:-1])
-        self._padded = self._empty(0 if self._direct else self._sums, k, k)
-        if not self._direct:
-            self._terms_first = False
+        plain = layout.units == k and layout.weight_strides in ((k, 1), (1, k))
+        self._direct = plain and not any(address % 16 for address in addresses[:-1])
+        packed, self._rows_of_w = self.shape.packed, 64 if k < 64 and self.shape.warpgroups else k
+        self._padded = self._empty(0 if self._direct and not packed else self._sums, self._rows_of_w, k)
+        strides = layout.weight_strides
+        if not self._direct and not packed:
+            strides = k, 1
             addresses[:-1] = [self._padded.data_ptr() + 4 * k * k * r for r in range(self._sums)]
+        self._strides, self._terms_first = strides, strides == (1, k)
         rows, links, tasks = layout.tasks(self.shape.ordered)
         self._parts = len(rows) - self._sums - 1
         addresses = [*addresses[:-1], *[0] * self._parts, addresses[-1]]
         heads = [
-            [*row, *struct.unpack("2i", struct.pack("Q", address)), 0, 0]
+            [*row[:8], *struct.unpack("2i", struct.pack("Q", address)), *row[8:]]
             for row, address in zip(rows, addresses, strict=True)
         ]
         self._regions = torch.tensor(heads, dtype=torch.int32, device=self._weights.device)
         self._links = self._numbers(links + tasks, torch.int32)
         self._tasks = len(tasks)
         self._tables = self._empty(self._inputs, self.table_rows, k)
+        self._spans = -(-(self.table_rows - 2) // _SPAN)
+        digests = {
+            "tables": self._inputs * self._spans * (k // 32),
+            "pack": self._sums * self._rows_of_w // 16,
+        }
+        self._work = {entry: self._empty(n, dtype=torch.int64) for entry, n in digests.items()}
+        self.forget()
         self._probabilities = self._numbers(layout.input_addresses)
         self._sizes = self._numbers(layout.input_sizes)
         self._variables = self._numbers(layout.input_variables)
@@ -292,7 +308,7 @@ class ForwardPlan:
         self._capacity = columns
 
     def _arguments(self, batch: int, keep_all: bool) -> bytes:
-        layout, k = self.layout, self.units
+        layout = self.layout
         fixed = (
             self._tables, self._regions, self._links, self._export_rows, self._weights, self._probabilities,
             self._sizes, self._variables,
@@ -300,7 +316,7 @@ class ForwardPlan:
         return struct.pack(
             "8Q8Q16q",
             *[0] * 8, *(t.data_ptr() for t in fixed),
-            *((1, k) if self._terms_first else (k, 1)), *layout.weight_strides, *layout.input_strides,
+            *self._strides, *layout.weight_strides, *layout.input_strides,
             self._sums + self._parts + 1, self._inputs, layout.n_variables, batch, self._columns(batch),
             self.table_rows, layout.units, self._tasks, self._links.numel() - self._tasks, keep_all,
         )  # fmt: skip
@@ -317,7 +333,7 @@ class ForwardPlan:
         code = launch(
             torch.cuda.current_stream(self.index).cuda_stream, x, out, self._rows.data_ptr(),
             self._values.data_ptr(), self._offsets.data_ptr(), self._flags.data_ptr(),
-            self._scratch.data_ptr(), self._padded.data_ptr(),
+            self._work.get(entry, self._scratch).data_ptr(), self._padded.data_ptr(),
         )  # fmt: skip
         if code:
             raise CudaError(f"launching {entry} of circuits.cu: {describe(code)}")
@@ -334,15 +350,17 @@ class ForwardPlan:
             grid = (-(-columns // 32), -(-self.layout.n_variables // 32))
         elif entry == "pad":
             grid = (self._sums, strips * strips)
+        elif entry == "pack":
+            grid, shared = (self._sums, self._rows_of_w // 16), (16 * (k + 1) + 64) * 4
         elif entry == "tables":
-            grid = (self._inputs, -(-self.table_rows // 32) * strips)
+            grid, shared = (self._inputs, self._spans * strips), (_SPAN * 33 + 64) * 4
         else:
             grid = (self._inputs + self._sums, -(-batch // 32) * strips)
         macros = (
             f"PFKIT_K={k} PFKIT_COLUMNS={shape.columns} PFKIT_AHEAD={shape.ahead} "
             f"PFKIT_WGMMA={int(shape.warpgroups)} PFKIT_NEAR={int(shape.near)} "
             f"PFKIT_ORDERED={int(shape.ordered)} PFKIT_TERMS_FIRST={int(self._terms_first)} "
-            f"PFKIT_XTYPE={xtype}"
+            f"PFKIT_PACKED={int(shape.packed)} PFKIT_XTYPE={xtype}"
         )
         kernel = DeviceKernel(
             "circuits.cu", entry, 0, shape.threads, blocks,
@@ -350,9 +368,20 @@ class ForwardPlan:
         )  # fmt: skip
         return self._device.launch(kernel, grid, self._arguments(batch, keep_all))
 
+    def forget(self) -> None:
+        """Have the next :meth:`refresh` write everything, whatever the digests say."""
+        for digests in self._work.values():
+            digests.fill_(-1)
+
     def refresh(self) -> None:
-        """Lay out the parameters as they are now, on the current stream."""
-        if not self._direct and self._sums:
+        """Lay out the parameters as they are now, on the current stream.
+
+        Parameters are read; what is made of them is written where a 64-bit digest of 32 units by 256
+        categories, or of 16 rows of W, is not that of the last time.
+        """
+        if self.shape.packed and self._sums:
+            self._launch("pack", 1)
+        elif not self._direct and self._sums:
             self._launch("pad", 1)
         self._launch("tables", 1)
 

@@ -20,15 +20,16 @@
 // The matrix product runs on tensor cores in float16 and is as good as float32: W scaled by 2^14 and 2^(v - m) by 2^15
 // are hi + 2^-11 lo, both float16, and W p = hi hi + 2^-11 (hi lo + lo hi) in float32. What is lost is below 2^-22 of
 // a term or 2^-50 of the largest possible. Results so small that the second could matter (and any that weights above 4
-// made overflow) are computed again in the log domain, in float32. W is read as it lies, in float32, each lane of a
-// warp bringing its own 32 bytes of a 16 x 16 tile through shared memory, some tiles ahead of their use.
+// made overflow) are computed again in the log domain, in float32. Each lane of a warp brings its own 32 bytes of a
+// 16 x 16 tile of W through shared memory, some tiles ahead of their use: of W as it lies, in float32, or, with many
+// units (PFKIT_PACKED), split and laid out beforehand, which saves instructions and reads whole lines.
 //
 // Order of units: tensor cores hold pairs of terms, and a lane reads four in a row, so within 16 units values are
 // stored at `place_of`; tables, values and W all follow it, and nothing is ever shuffled.
 //
 // Macros: PFKIT_K units (a power of two from 32 to 512), PFKIT_COLUMNS columns a tile, PFKIT_AHEAD tiles of W a warp
 // holds (a power of two), PFKIT_WGMMA 1 to use Hopper's warpgroup products, PFKIT_NEAR 1 to keep values of a chain in
-// shared memory, PFKIT_ORDERED 1 for tasks in order, PFKIT_TERMS_FIRST 1 if W lies with its rows along the fast dimension, PFKIT_XTYPE 0 int64, 1 int32,
+// shared memory, PFKIT_PACKED 1 for W made by `pack`, PFKIT_ORDERED 1 for tasks in order, PFKIT_TERMS_FIRST 1 if W lies with its rows along the fast dimension, PFKIT_XTYPE 0 int64, 1 int32,
 // 2 uint8 categories.
 
 typedef unsigned int u32;
@@ -54,7 +55,8 @@ constexpr int AHEAD = PFKIT_AHEAD;
 constexpr bool NEAR = PFKIT_NEAR;
 constexpr bool ORDERED = PFKIT_ORDERED;
 constexpr bool HOLD = CHUNKS <= 4;               // products stay in registers, for what is computed again
-constexpr bool EARLY = !ORDERED && CHUNKS <= 2;              // the parent's first table rows are loaded during the matrix product
+constexpr bool EARLY = !ORDERED && CHUNKS <= 2;  // the parent's first two table rows come during the product
+constexpr int KEPT = EARLY ? CHUNKS : 1;
 constexpr int BUNCH = CHUNKS <= 2 ? 4 : CHUNKS <= 4 ? 2 : 1;  // table rows loaded at once
 constexpr int LINE = K + 4;                      // floats of a column in shared memory
 constexpr int TILE_BYTES = K * N * 2;
@@ -69,8 +71,8 @@ struct Args {
   float* values;           // (regions, columns, K)
   double* offsets;         // (regions, columns)
   u32* flags;              // (regions, tiles) children done, then the task counter
-  float* scratch;          // (blocks, N, K)
-  float* padded;           // pad: (regions, K, K) W filled up with zeros
+  float* scratch;          // forward: (blocks, N, K). tables, pack: the digests
+  float* padded;           // pad: (regions, K, K) W filled up with zeros. pack: W split, (regions, MK / 16, STEPS, 2, 32, 4)
   const float* tables;     // (inputs, table_rows, K) log2
   const int4* regions_of;  // (regions) struct Region, the root last
   const int* links;        // children; pairs (input, variable); the regions to start from
@@ -89,7 +91,7 @@ struct Region {
   int child_begin, child_end, input_begin, input_end;       // of links; inputs count in pairs
   int parent, parent_children, first_input, first_variable;  // sum regions below the parent; -1 without an input
   const float* weights;                                      // null: a part of the inputs of its parent
-  i64 unused;
+  int second_input, second_variable;
 };
 
 __device__ __forceinline__ Region region_at(const Args& a, int r) {
@@ -99,6 +101,7 @@ __device__ __forceinline__ Region region_at(const Args& a, int r) {
   h.child_begin = x.x; h.child_end = x.y; h.input_begin = x.z; h.input_end = x.w;
   h.parent = y.x; h.parent_children = y.y; h.first_input = y.z; h.first_variable = y.w;
   h.weights = (const float*)((u64)(u32)z.x | (u64)(u32)z.y << 32);
+  h.second_input = z.z; h.second_variable = z.w;
   return h;
 }
 
@@ -186,7 +189,12 @@ __device__ __forceinline__ int unit_at(int place) { return (place & ~15) | (plac
 // A 16 x 16 tile of W: rows 2g and 2g + 1 and terms 4t .. 4t + 3 for lane 4g + t, where it wants them itself.
 __device__ __forceinline__ void send_tile(const float* w, int row, int term, u32 to) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-#if PFKIT_TERMS_FIRST
+#if PFKIT_PACKED
+  const float* from = w + ((i64)(row / 16) * STEPS + term / 16) * 256 + lane * 4;
+#pragma unroll
+  for (int e = 0; e < 2; ++e)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + e * 512 + lane * 16), "l"(from + e * 128) : "memory");
+#elif PFKIT_TERMS_FIRST
   const float* from = w + (i64)(term + 4 * t) * K + row + 2 * g;
 #pragma unroll
   for (int e = 0; e < 4; ++e)
@@ -216,24 +224,30 @@ __device__ __forceinline__ float2 load_shared_pair(u32 at) {
   return v;
 }
 
-// The tile as the tensor cores take it: hi in a[0..3], lo in a[4..7].
-__device__ __forceinline__ void take_tile(u32 from, u32* a) {
+// The tile as it lies, in registers; and as the tensor cores take it: hi in a[0..3], lo in a[4..7].
+__device__ __forceinline__ void fetch_tile(u32 from, float4 (&raw)[2]) {
   const int lane = threadIdx.x % 32;
-  constexpr float scale = 16384.0f;
-#if PFKIT_TERMS_FIRST
-  float2 f[4];
-#pragma unroll
-  for (int e = 0; e < 4; ++e) f[e] = load_shared_pair(from + e * 256 + lane * 8);
-  split(f[0].x * scale, f[1].x * scale, a[0], a[4]);
-  split(f[0].y * scale, f[1].y * scale, a[1], a[5]);
-  split(f[2].x * scale, f[3].x * scale, a[2], a[6]);
-  split(f[2].y * scale, f[3].y * scale, a[3], a[7]);
+#if PFKIT_TERMS_FIRST && !PFKIT_PACKED
+  const float2 f = load_shared_pair(from + lane * 8), g = load_shared_pair(from + 256 + lane * 8);
+  const float2 h = load_shared_pair(from + 512 + lane * 8), i = load_shared_pair(from + 768 + lane * 8);
+  raw[0] = make_float4(f.x, g.x, h.x, i.x);
+  raw[1] = make_float4(f.y, g.y, h.y, i.y);
 #else
-  const float4 f = load_shared(from + lane * 16), h = load_shared(from + 512 + lane * 16);
-  split(f.x * scale, f.y * scale, a[0], a[4]);
-  split(h.x * scale, h.y * scale, a[1], a[5]);
-  split(f.z * scale, f.w * scale, a[2], a[6]);
-  split(h.z * scale, h.w * scale, a[3], a[7]);
+  raw[0] = load_shared(from + lane * 16);
+  raw[1] = load_shared(from + 512 + lane * 16);
+#endif
+}
+
+__device__ __forceinline__ void split_tile(const float4 (&raw)[2], u32* a) {
+#if PFKIT_PACKED
+  a[0] = __float_as_uint(raw[0].x); a[1] = __float_as_uint(raw[0].y); a[2] = __float_as_uint(raw[0].z); a[3] = __float_as_uint(raw[0].w);
+  a[4] = __float_as_uint(raw[1].x); a[5] = __float_as_uint(raw[1].y); a[6] = __float_as_uint(raw[1].z); a[7] = __float_as_uint(raw[1].w);
+#else
+  constexpr float scale = 16384.0f;
+  split(raw[0].x * scale, raw[0].y * scale, a[0], a[4]);
+  split(raw[1].x * scale, raw[1].y * scale, a[1], a[5]);
+  split(raw[0].z * scale, raw[0].w * scale, a[2], a[6]);
+  split(raw[1].z * scale, raw[1].w * scale, a[3], a[7]);
 #endif
 }
 
@@ -301,12 +315,12 @@ struct Shared {
 };
 
 // log2 sum_j W[k, j] 2^v[j] in the log domain: nothing is lost whatever the range. All lanes of a warp.
-__device__ __noinline__ float log_domain(const float* w, i64 stride, const float* v) {
+__device__ __noinline__ float log_domain(const float* w, i64 stride, int units, const float* v) {
   const int lane = threadIdx.x % 32;
   float t[K / 32], most = -infinity();
   for (int i = 0; i < K / 32; ++i) {
     const int j = lane + 32 * i;
-    const float p = w[unit_at(j) * stride];
+    const float p = unit_at(j) < units ? w[unit_at(j) * stride] : 0.0f;
     t[i] = p > 0.0f ? log2_fast(p) + v[j] : -infinity();
     most = max_of(most, t[i]);
   }
@@ -318,9 +332,22 @@ __device__ __noinline__ float log_domain(const float* w, i64 stride, const float
   return most + log2_fast(sum);
 }
 
+__device__ __forceinline__ const float* tiles_of(const Args& a, const Region& h, int region) {
+  return PFKIT_PACKED ? a.padded + (i64)region * MK * K : h.weights;
+}
+
 __device__ __forceinline__ void add_to(float (&v)[8], float4 f, float4 g) {
   v[0] += f.x; v[1] += f.y; v[2] += f.z; v[3] += f.w;
   v[4] += g.x; v[5] += g.y; v[6] += g.z; v[7] += g.w;
+}
+
+__device__ __forceinline__ void load_rows(float (&v)[KEPT][8], const float* table) {
+#pragma unroll
+  for (int c = 0; c < KEPT; ++c) {
+    const float4 f = load_table(table + 8 * Q * c), g = load_table(table + 8 * Q * c + 4);
+    v[c][0] = f.x; v[c][1] = f.y; v[c][2] = f.z; v[c][3] = f.w;
+    v[c][4] = g.x; v[c][5] = g.y; v[c][6] = g.z; v[c][7] = g.w;
+  }
 }
 
 __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
@@ -352,33 +379,39 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
     const int column_tile = task % tiles;
     const i64 column = (i64)column_tile * N + n;
     int region = a.links[a.first_start + task / tiles], below = -1;
-    Region here = region_at(a, region);
+    Region here = region_at(a, region), above = region_at(a, here.parent);
     double offset = 0.0;                                         // of my column, in the lanes with q = 0
     bool on_its_way = false;                                     // the first tiles of W
-    float early[EARLY ? CHUNKS : 1][8];                          // the first table rows of this region
+    float early[2][KEPT][8];                                     // the first table rows of this region
     for (;;) {
       const bool is_root = region == root;
       const bool is_part = here.weights == nullptr;
-      const Region above = region_at(a, is_root ? region : here.parent);
+      const float* const tiles_here = tiles_of(a, here, region);
+      const Region beyond = region_at(a, above.parent);          // for the next step
       if (!is_root && !is_part && has_rows && !on_its_way) {
         arrived<0>();
 #pragma unroll
-        for (int s = 0; s < AHEAD - 1; ++s) {
-          if (MK == K || warp * 16 < K) send_tile(here.weights, warp * 16, 16 * s, ring + s * 1024);
+        for (int s = 0; s < AHEAD; ++s) {
+          if (PFKIT_PACKED || MK == K || warp * 16 < K) send_tile(tiles_here, warp * 16, 16 * s, ring + s * 1024);
           sent();
         }
       }
 
       // v
+      const bool has_early = EARLY && below >= 0;
       float v[CHUNKS][8];
 #pragma unroll
       for (int c = 0; c < CHUNKS; ++c)
 #pragma unroll
-        for (int e = 0; e < 8; ++e) v[c][e] = EARLY && below >= 0 && here.first_input >= 0 ? early[EARLY ? c : 0][e] : 0.0f;
-      int above_row = 0;
+        for (int e = 0; e < 8; ++e) {
+          v[c][e] = has_early && here.first_input >= 0 ? early[0][EARLY ? c : 0][e] : 0.0f;
+          if (has_early && here.second_input >= 0) v[c][e] += early[1][EARLY ? c : 0][e];
+        }
+      int row1 = 0, row2 = 0;
       if (loads) {
-        if (EARLY && !is_root && above.first_input >= 0) above_row = a.rows[(i64)above.first_variable * a.columns + column];
-        for (int i = here.input_begin + (EARLY && below >= 0); i < here.input_end; i += BUNCH) {
+        if (EARLY && above.first_input >= 0) row1 = a.rows[(i64)above.first_variable * a.columns + column];
+        if (EARLY && above.second_input >= 0) row2 = a.rows[(i64)above.second_variable * a.columns + column];
+        for (int i = here.input_begin + (has_early ? 2 : 0); i < here.input_end; i += BUNCH) {
           const float* table[BUNCH];
 #pragma unroll
           for (int u = 0; u < BUNCH; ++u) {
@@ -409,7 +442,8 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
         __syncwarp();
       }
       if (loads) {
-        for (int i = here.child_begin; i < here.child_end; ++i) {
+        const bool alone = NEAR && below >= 0 && here.child_end - here.child_begin == 1;
+        for (int i = alone ? here.child_end : here.child_begin; i < here.child_end; ++i) {
           const int child = a.links[i];
           if (NEAR && child == below) continue;
           const i64 at = (i64)child * a.columns + column;
@@ -502,18 +536,17 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
 #endif
       __syncthreads();
 
-      if (EARLY && loads && above.first_input >= 0) {
-        const float* table = a.tables + ((i64)above.first_input * a.table_rows + above_row) * K + 8 * q;
-#pragma unroll
-        for (int c = 0; c < CHUNKS; ++c) {
-          const float4 f = load_table(table + 8 * Q * c), g = load_table(table + 8 * Q * c + 4);
-          early[EARLY ? c : 0][0] = f.x; early[EARLY ? c : 0][1] = f.y; early[EARLY ? c : 0][2] = f.z; early[EARLY ? c : 0][3] = f.w;
-          early[EARLY ? c : 0][4] = g.x; early[EARLY ? c : 0][5] = g.y; early[EARLY ? c : 0][6] = g.z; early[EARLY ? c : 0][7] = g.w;
-        }
+      if (EARLY && loads) {
+        if (above.first_input >= 0) load_rows(early[0], a.tables + ((i64)above.first_input * a.table_rows + row1) * K + 8 * q);
+        if (above.second_input >= 0) load_rows(early[1], a.tables + ((i64)above.second_input * a.table_rows + row2) * K + 8 * q);
       }
 
       const bool follow = only && here.parent != root;           // the parent's W may be sent for already
       if (has_rows && !is_part) {
+        const bool zero_rows = !PFKIT_PACKED && MK != K && warp * 16 >= K;
+        float4 raw[2];
+        arrived<AHEAD - 1>();
+        fetch_tile(ring, raw);
 #pragma unroll 1
         for (int pass = 0; pass < PASSES; ++pass) {
           const int first = (pass * WARPS + warp) * 16;          // first of my 16 rows
@@ -528,21 +561,24 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
 #pragma unroll
             for (int u = 0; u < GROUP; ++u) {
               const int step = run * GROUP + u, it = pass * STEPS + step;
-              arrived<AHEAD - 2>();
               u32* const wu = w[u % 2];
 #if PFKIT_WGMMA
               if (u >= 2) wait_products<1>();
 #endif
-              take_tile(ring + it % AHEAD * 1024, wu);
-              if (MK != K && warp * 16 >= K) {
+              split_tile(raw, wu);
+              if (zero_rows) {
 #pragma unroll
                 for (int e = 0; e < 8; ++e) wu[e] = 0;
               } else {
-                const int later = it + AHEAD - 1, turn = later - ALL;
-                if (later < ALL) send_tile(here.weights, (later / STEPS * WARPS + warp) * 16, later % STEPS * 16, ring + later % AHEAD * 1024);
-                else if (follow) send_tile(above.weights, (turn / STEPS * WARPS + warp) * 16, turn % STEPS * 16, ring + later % AHEAD * 1024);
+                const int later = it + AHEAD, turn = later - ALL;
+                if (later < ALL) send_tile(tiles_here, (later / STEPS * WARPS + warp) * 16, later % STEPS * 16, ring + later % AHEAD * 1024);
+                else if (follow) send_tile(tiles_of(a, above, here.parent), (turn / STEPS * WARPS + warp) * 16, turn % STEPS * 16, ring + later % AHEAD * 1024);
               }
               sent();
+              if (it + 1 < ALL) {
+                arrived<AHEAD - 1>();
+                fetch_tile(ring + (it + 1) % AHEAD * 1024, raw);
+              }
 #if PFKIT_WGMMA
               const u64 hi = descriptor(tile + step * 2 * CHUNK_BYTES), lo = descriptor(tile + TILE_BYTES + step * 2 * CHUNK_BYTES);
               begin_products();
@@ -552,17 +588,22 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
               commit_products();
 #else
               const u32 at = tile + (2 * step + (lane / 8) % 2) * CHUNK_BYTES + (lane / 16) * 128 + (lane % 8) * 16;
+              u32 hi[2][4], lo[2][4];
+              load_matrices(hi[0], at);
+              load_matrices(lo[0], at + TILE_BYTES);
 #pragma unroll
               for (int i = 0; i < NT; i += 2) {
-                u32 hi[4], lo[4];
-                load_matrices(hi, at + i * 128);
-                load_matrices(lo, at + TILE_BYTES + i * 128);
-#pragma unroll
-                for (int h = 0; h < 2; ++h) {
-                  product(main[i + h], wu, hi[2 * h], hi[2 * h + 1]);
-                  product(rest[i + h], wu, lo[2 * h], lo[2 * h + 1]);
-                  product(rest[i + h], wu + 4, hi[2 * h], hi[2 * h + 1]);
+                const int now = i / 2 % 2;
+                if (i + 2 < NT) {
+                  load_matrices(hi[1 - now], at + (i + 2) * 128);
+                  load_matrices(lo[1 - now], at + TILE_BYTES + (i + 2) * 128);
                 }
+                product(main[i], wu, hi[now][0], hi[now][1]);
+                product(rest[i], wu, lo[now][0], lo[now][1]);
+                product(main[i + 1], wu, hi[now][2], hi[now][3]);
+                product(rest[i + 1], wu, lo[now][2], lo[now][3]);
+                product(rest[i], wu + 4, hi[now][0], hi[now][1]);
+                product(rest[i + 1], wu + 4, hi[now][2], hi[now][3]);
               }
 #endif
             }
@@ -614,7 +655,7 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
         for (int word = warp; word < K * N / 32; word += WARPS) {
           for (u32 bits = shared.again[word]; bits; bits &= bits - 1) {
             const int bit = word * 32 + __ffs(bits) - 1, place = bit / N, m = bit % N;
-            const float y = log_domain(here.weights + unit_at(place) * a.stride_row, a.stride_column, scratch + m * K) - shared.maximum[m];
+            const float y = log_domain(here.weights + unit_at(place) * a.stride_row, a.stride_column, (int)a.units, scratch + m * K) - shared.maximum[m];
             if (lane == 0) {
               if (NEAR) near[m * LINE + place] = y;
               if (store) a.values[((i64)region * a.columns + (i64)column_tile * N + m) * K + place] = y;
@@ -639,6 +680,7 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
       below = region;
       region = here.parent;
       here = above;
+      above = beyond;
       on_its_way = follow && !is_part;
     }
     __syncthreads();
@@ -695,24 +737,109 @@ __device__ __forceinline__ void pad(const Args& a, unsigned char* memory) {
     a.padded[(region * K + r0 + i) * K + j0 + threadIdx.x % 32] = tile[i][threadIdx.x % 32];
 }
 
-// log2 of the input probabilities, units fastest, in their places; then the row of a missing value and the row of no category.
+// A digest of what a block reads: two 32-bit numbers a thread, then of all of them.
+__device__ __forceinline__ void digest(u32& one, u32& two, float p) {
+  one = one * 0x01000193u + __float_as_uint(p);
+  two = (two ^ __float_as_uint(p)) * 0x5bd1e995u;
+  two ^= two >> 15;
+}
+
+// Whether the digest is another one than last time, for the whole block; it is kept. `parts`: 2 WARPS numbers.
+__device__ __forceinline__ bool differs(u32 one, u32 two, u32* parts, uint2* kept) {
+  one = (one ^ one >> 16) * 0x7feb352du;
+  two = (two ^ two >> 13) * 0x846ca68bu;
+  for (int s = 16; s; s /= 2) {
+    one += __shfl_xor_sync(~0u, one, s);
+    two += __shfl_xor_sync(~0u, two, s);
+  }
+  if (threadIdx.x % 32 == 0) {
+    parts[threadIdx.x / 16] = one;
+    parts[threadIdx.x / 16 + 1] = two;
+  }
+  __syncthreads();
+  one = two = 0;
+  for (int i = 0; i < WARPS; ++i) {
+    one += parts[2 * i] * (2u * i + 1u);
+    two += parts[2 * i + 1] * (2u * i + 1u);
+  }
+  const uint2 last = *kept;
+  __syncthreads();
+  if (threadIdx.x == 0) *kept = make_uint2(one, two);
+  return last.x != one || last.y != two;
+}
+
+// W of a region, 16 rows a block, split and in the order in which the lanes of a warp take it. Read only, if its digest
+// is that of the last time.
+__device__ __forceinline__ void pack(const Args& a, unsigned char* memory) {
+  float (*rows)[K + 1] = (float(*)[K + 1])memory;
+  const i64 region = blockIdx.x, first = 16 * (i64)blockIdx.y;
+  const float* w = (const float*)a.weights[region];
+  const bool along = a.source_row == 1;                      // read along the dimension that is contiguous
+  u32 one = 0x9e3779b9u * threadIdx.x + 1u, two = 0x85ebca6bu * threadIdx.x + 7u;
+#pragma unroll 8
+  for (int i = threadIdx.x; i < 16 * K; i += PFKIT_THREADS) {
+    const int r = along ? i % 16 : i / K, j = along ? i / 16 : i % K;
+    const float p = first + r < a.units && j < a.units ? w[(first + r) * a.source_row + j * a.source_column] : 0.0f;
+    digest(one, two, p);
+    rows[r][j] = p;
+  }
+  if (!differs(one, two, (u32*)(rows + 16), (uint2*)a.scratch + (region * gridDim.y + blockIdx.y))) return;
+  uint4* out = (uint4*)a.padded + (region * (MK / 16) + blockIdx.y) * (STEPS * 64);
+  for (int i = threadIdx.x; i < STEPS * 32; i += PFKIT_THREADS) {
+    const int lane = i % 32, step = i / 32, g = lane / 4 * 2, t = 16 * step + lane % 4 * 4;
+    float4 raw[2];
+    raw[0] = make_float4(rows[g][t], rows[g][t + 1], rows[g][t + 2], rows[g][t + 3]);
+    raw[1] = make_float4(rows[g + 1][t], rows[g + 1][t + 1], rows[g + 1][t + 2], rows[g + 1][t + 3]);
+    u32 hi[4], lo[4];
+    constexpr float scale = 16384.0f;
+    split(raw[0].x * scale, raw[0].y * scale, hi[0], lo[0]);
+    split(raw[1].x * scale, raw[1].y * scale, hi[1], lo[1]);
+    split(raw[0].z * scale, raw[0].w * scale, hi[2], lo[2]);
+    split(raw[1].z * scale, raw[1].w * scale, hi[3], lo[3]);
+    out[step * 64 + lane] = make_uint4(hi[0], hi[1], hi[2], hi[3]);
+    out[step * 64 + 32 + lane] = make_uint4(lo[0], lo[1], lo[2], lo[3]);
+  }
+}
+
+// log2 of the input probabilities, units fastest, in their places; then the row of a missing value and the row of no
+// category. A block has 32 units and up to SPAN categories of an input. It reads them, and if their digest is that of the
+// last time it is done: parameters that stay as they are cost one read.
+constexpr int SPAN = 256;
+
 __device__ __forceinline__ void tables(const Args& a, unsigned char* memory) {
-  float (*tile)[33] = (float(*)[33])memory;
-  const i64 input = blockIdx.x, blocks = (K + 31) / 32, c0 = 32 * ((i64)blockIdx.y / blocks), k0 = 32 * (blockIdx.y % blocks);
+  float (*tile)[33] = (float(*)[33])memory;                   // [category][unit]
+  constexpr int blocks = K / 32, EACH = 32 / WARPS > 0 ? 32 / WARPS : 1;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const i64 input = blockIdx.x, c0 = SPAN * ((i64)blockIdx.y / blocks), k0 = 32 * (blockIdx.y % blocks);
   const float* w = (const float*)a.input_weights[input];
   const i64 size = a.input_sizes[input];
   const bool along = a.input_stride_category == 1;
-  for (int i = threadIdx.x / 32; i < 32; i += WARPS) {
-    const int dk = along ? i : threadIdx.x % 32, dc = along ? threadIdx.x % 32 : i;
-    const i64 k = k0 + dk, c = c0 + dc;
-    float p = k < a.units && c < size ? log2_fast(w[k * a.input_stride_unit + c * a.input_stride_category]) : c < size ? -infinity() : __int_as_float(0x7fc00000);
-    if (c == a.table_rows - 2) p = k < a.units ? 0.0f : -infinity();
-    tile[dc][dk] = p;
+  u32 one = 0x9e3779b9u * threadIdx.x + 1u, two = 0x85ebca6bu * threadIdx.x + 7u;
+#pragma unroll 1
+  for (int part = 0; part < SPAN / 32; ++part) {
+    float p[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int other = warp + i * WARPS;
+      const i64 k = k0 + (along ? other : lane), c = c0 + 32 * part + (along ? lane : other);
+      p[i] = other < 32 && k < a.units && c < size ? w[k * a.input_stride_unit + c * a.input_stride_category] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int other = warp + i * WARPS;
+      digest(one, two, p[i]);
+      if (other < 32) tile[32 * part + (along ? lane : other)][along ? other : lane] = p[i];
+    }
   }
-  __syncthreads();
-  for (int i = threadIdx.x / 32; i < 32; i += WARPS) {
-    const i64 c = c0 + i, k = k0 + threadIdx.x % 32;
-    if (c < a.table_rows && k < K) const_cast<float*>(a.tables)[(input * a.table_rows + c) * K + place_of((int)k)] = tile[i][threadIdx.x % 32];
+  if (!differs(one, two, (u32*)(tile + SPAN), (uint2*)a.scratch + (input * gridDim.y + blockIdx.y))) return;
+  const i64 k = k0 + lane;
+  for (i64 i = warp; i < SPAN + 2; i += WARPS) {
+    const i64 c = c0 + i;
+    if (c >= a.table_rows || (i >= SPAN && c < a.table_rows - 2)) break;
+    float y = __int_as_float(0x7fc00000);
+    if (c == a.table_rows - 2) y = k < a.units ? 0.0f : -infinity();
+    else if (c < size) y = k < a.units ? log2_fast(tile[i][lane]) : -infinity();
+    const_cast<float*>(a.tables)[(input * a.table_rows + c) * K + place_of((int)k)] = y;
   }
 }
 

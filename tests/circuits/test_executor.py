@@ -31,7 +31,7 @@ def walk(circuit, x, ordered=False, most_inputs=8):
             child_begin, child_end, input_begin, input_end, parent, siblings, *first = rows[region]
             assert arrived[region] == child_end - child_begin
             pairs = [(links[2 * i], links[2 * i + 1]) for i in range(input_begin, input_end)]
-            assert first == (list(pairs[0]) if pairs else [-1, -1])
+            assert first == [number for pair in (pairs + [(-1, -1)] * 2)[:2] for number in pair]
             assert len(pairs) <= most_inputs
             v = torch.zeros(circuit.n_units, len(x), dtype=torch.float64)
             for i, variable in pairs:

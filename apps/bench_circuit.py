@@ -1,6 +1,7 @@
 """Forward passes of a hidden Chow-Liu tree over the 784 pixels of MNIST: time beside error.
 
     python -m apps.bench_circuit [--units 64 128] [--batch 512] [--seconds 1] [--json F] [--no-pyjuice]
+                                 [--only PyJuice matmul]
 
 For each number of latent states K, the same parameters in every contender:
 
@@ -56,7 +57,7 @@ def tree(x: Any) -> tuple[list[tuple[int, int]], int]:
 
 
 def circuits(x: Any, units: int, batch: int, with_pyjuice: bool) -> tuple[Any, Any]:
-    """A learned pfkit circuit, and the PyJuice model that has the same parameters, or None."""
+    """A circuit, and the PyJuice model that has the same parameters, or None."""
     from pfkit.circuits import hclt
 
     edges, root = tree(x)
@@ -66,8 +67,7 @@ def circuits(x: Any, units: int, batch: int, with_pyjuice: bool) -> tuple[Any, A
         return circuit, None
     from apps.peers import pyjuice_hclt
 
-    model = pyjuice_hclt.build(edges, root, units, 256)
-    pyjuice_hclt.learn(model, x, batch, LEARNING_STEPS)
+    model = pyjuice_hclt.build(edges, root, units, x)
     return pyjuice_hclt.as_circuit(model), model
 
 
@@ -204,8 +204,8 @@ def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
     return {name: statistics.median(times) for name, times in taken.items()}
 
 
-def measure(units: int, batch: int, seconds: float, with_pyjuice: bool) -> dict[str, Any]:
-    """All contenders at one K."""
+def measure(units: int, batch: int, seconds: float, with_pyjuice: bool, only: Any) -> dict[str, Any]:
+    """All contenders at one K, or those whose names begin with one of `only`."""
     import torch
 
     data = images()
@@ -215,6 +215,8 @@ def measure(units: int, batch: int, seconds: float, with_pyjuice: bool) -> dict[
         true = exact(circuit, x)
         running, errors = {}, {}
         for name, contender in contenders(circuit, model, x).items():
+            if only and not name.startswith(tuple(only)):
+                continue
             try:
                 contender.before()
                 error = (contender.call().double() - true).abs()
@@ -264,6 +266,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=512, help="rows a forward")
     parser.add_argument("--seconds", type=float, default=1.0, help="of timing for each contender")
     parser.add_argument("--json", type=Path, help="write all numbers here")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders whose names begin so")
     parser.add_argument("--no-pyjuice", action="store_true", help="leave PyJuice out")
     arguments = parser.parse_args(argv)
     from pfkit.lse import cuda
@@ -284,7 +287,7 @@ def main(argv: list[str] | None = None) -> int:
     }
     print(f"{results['device']}, torch {torch.__version__}, {'with' if with_pyjuice else 'without'} PyJuice")
     for units in arguments.units:
-        results[str(units)] = measure(units, arguments.batch, arguments.seconds, with_pyjuice)
+        results[str(units)] = measure(units, arguments.batch, arguments.seconds, with_pyjuice, arguments.only)
         show(units, results[str(units)])
         if arguments.json:
             arguments.json.write_text(json.dumps(results, indent=1))

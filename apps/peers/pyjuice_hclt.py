@@ -11,45 +11,55 @@ from typing import Any
 import numpy as np
 
 
-def build(edges: Any, root: int, units: int, categories: int, seed: int = 0) -> Any:
-    """A compiled PyJuice model on the GPU with random parameters.
+def build(edges: Any, root: int, units: int, x: Any, seed: int = 0) -> Any:
+    """A compiled PyJuice model on the GPU.
 
-    PyJuice's own initialisation works region by region on the host; this draws from the same distribution.
+    Sums get random weights, the inputs of a pixel its histogram in x, each entry times e^N(0, 1): likelihoods
+    are those of a model that has seen the data, and nothing has to be learned first.
+
+    Parameters
+    ----------
+    edges, root
+        The tree.
+    units : int
+        Latent states.
+    x : Tensor, (rows, variables) uint8
     """
-    import networkx as nx
     import pyjuice
     import torch
-    from pyjuice.nodes.distributions import Categorical
-    from pyjuice.structures.compilation import BayesianTreeToHiddenRegionGraph
 
-    graph = nx.Graph()
-    graph.add_edges_from([(int(a), int(b)) for a, b in edges])
-    top = BayesianTreeToHiddenRegionGraph(graph, root, units, Categorical, {"num_cats": categories})
     generator = torch.Generator("cuda").manual_seed(seed)
 
-    def simplex(*shape: int) -> Any:
-        p = torch.exp(torch.rand(shape, device="cuda", generator=generator) * -2)
+    def simplex(p: Any) -> Any:
+        p = p * torch.randn(p.shape, device="cuda", generator=generator).exp_()
         return (p / p.sum(-1, keepdim=True)).cpu()
 
+    counts = torch.zeros(x.shape[1], 256, device="cuda")
+    counts.scatter_add_(1, x.T.long().cuda(), torch.ones(x.T.shape, device="cuda"))
+    top = regions(edges, root, units)
     for nodes in top:
         if nodes.is_sum():
-            nodes._params = simplex(nodes.edge_ids.size(1), nodes.block_size, nodes.ch_block_size)
+            size = nodes.edge_ids.size(1), nodes.block_size, nodes.ch_block_size
+            nodes._params = simplex(torch.ones(size, device="cuda"))
         elif nodes.is_input():
-            nodes._params = simplex(nodes.num_nodes, categories).reshape(-1)
+            (variable,) = nodes.scope.to_list()
+            histogram = (counts[variable] + 0.05).expand(nodes.num_nodes, -1)
+            nodes._params = simplex(histogram).reshape(-1)
             nodes._param_initialized = True
     model = pyjuice.compile(top, verbose=False)
     model.to("cuda")
     return model
 
 
-def learn(model: Any, x: Any, batch: int, steps: int) -> None:
-    """Some steps of PyJuice's mini-batch EM, so that likelihoods are those of a model that knows its data."""
-    for step in range(steps):
-        part = x[step * batch % (len(x) - batch + 1) :][:batch].long().cuda()
-        model.init_param_flows(flows_memory=0.0)
-        model(part)
-        model.backward(part)
-        model.mini_batch_em(step_size=1.0 if step == 0 else 0.5, pseudocount=0.1)
+def regions(edges: Any, root: int, units: int) -> Any:
+    """The tree as PyJuice's nodes, without parameters."""
+    import networkx as nx
+    from pyjuice.nodes.distributions import Categorical
+    from pyjuice.structures.compilation import BayesianTreeToHiddenRegionGraph
+
+    graph = nx.Graph()
+    graph.add_edges_from([(int(a), int(b)) for a, b in edges])
+    return BayesianTreeToHiddenRegionGraph(graph, root, units, Categorical, {"num_cats": 256})
 
 
 def as_circuit(model: Any) -> Any:

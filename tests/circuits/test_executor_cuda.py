@@ -74,7 +74,7 @@ def test_weights_over_many_orders_of_magnitude(units, peak):
     compare(circuit_of(units, peak=peak), data(200), 1e-4)
 
 
-@pytest.mark.parametrize("units", [32, 128, 256])
+@pytest.mark.parametrize("units", [32, 128])
 def test_zero_probabilities(units):
     circuit = circuit_of(units, zeros=0.6)
     x = data(200)
@@ -226,7 +226,7 @@ def test_arguments_are_checked():
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="not a Hopper GPU"
 )
-@pytest.mark.parametrize("units", [32, 64, 128, 256, 512])
+@pytest.mark.parametrize("units", [32, 256])
 def test_warpgroup_products_agree(units):
     from dataclasses import replace
 
@@ -235,3 +235,40 @@ def test_warpgroup_products_agree(units):
     plan = ForwardPlan(executor.layout_of(circuit), 70, 0, shape)
     plan.refresh()
     torch.testing.assert_close(plan.run(x).double(), exact(circuit, x)[1], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int", "int-pairwise", "fuse16", "int16"])
+@pytest.mark.parametrize("shape", [(3, 5, 7, 9), (2, 33, 100, 130)])
+def test_a_sum_layer_with_the_kernel_inside(lse, shape):
+    """Bounds: float32 sums are exact to rounding of y, about 600 nats here; pairs err by 0.0039 nats each, of
+    which a smaller operand gives its share; 16-bit terms are rounded to 2**-10 of their octaves below the
+    largest."""
+    from pfkit.circuits.executor_layer import layer_sum
+
+    regions, outputs, terms, batch = shape
+    random = torch.Generator("cuda").manual_seed(0)
+    weight = torch.randn(regions, outputs, terms, device="cuda", generator=random).exp()
+    weight /= weight.sum(2, keepdim=True)
+    weight[0, 1, 2:] = 0
+    weight[0, 2] = 0
+    x = torch.randn(regions, terms, batch, device="cuda", generator=random) * 4 - 600
+    x[0, :, 3] = -torch.inf
+    exactly = torch.logsumexp(weight.double().log().unsqueeze(3) + x.double().unsqueeze(1), 2)
+    got = layer_sum(weight, x, lse)
+    assert torch.equal(got == -torch.inf, exactly == -torch.inf)
+    bound = {"fuse": 1e-4, "int": 1e-4, "int-pairwise": 0.03, "fuse16": 0.02, "int16": 0.05}[lse]
+    finite = exactly > -torch.inf
+    torch.testing.assert_close(got[finite].double(), exactly[finite], rtol=0, atol=bound)
+
+
+def test_a_sum_layer_refuses_what_it_cannot_run():
+    from pfkit.circuits.executor_layer import layer_sum
+
+    weight, x = torch.rand(1, 2, 3, device="cuda"), torch.rand(1, 3, 4, device="cuda")
+    with pytest.raises(ValueError, match="lse must be one of"):
+        layer_sum(weight, x, "matmul")
+    with pytest.raises(ValueError, match="weight must be a 3-d float32 CUDA tensor"):
+        layer_sum(weight.double(), x, "fuse")
+    with pytest.raises(ValueError, match=r"x must be \(1, 3, batch\)"):
+        layer_sum(weight, x[:, :2], "fuse")
+    assert layer_sum(weight, x[:, :, :0], "fuse").shape == (1, 2, 0)

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pfkit.circuits import Circuit, InputLayer, executor, hclt, tree_regions  # noqa: E402
-from pfkit.circuits.executor_plan import ForwardPlan, Layout, default_shape  # noqa: E402
+from pfkit.circuits.executor_plan import ForwardPlan, Layout, Shape, default_shape  # noqa: E402
 from pfkit.circuits.propagate import upward  # noqa: E402
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 7, 10, 11, 12, 13, 0, 1, 2, 15, 15]
@@ -272,3 +272,17 @@ def test_a_sum_layer_refuses_what_it_cannot_run():
     with pytest.raises(ValueError, match=r"x must be \(1, 3, batch\)"):
         layer_sum(weight, x[:, :2], "fuse")
     assert layer_sum(weight, x[:, :, :0], "fuse").shape == (1, 2, 0)
+
+
+@pytest.mark.parametrize(("units", "columns", "threads"), [(32, 32, 128), (64, 16, 128)])
+def test_walking_upward_agrees(units, columns, threads):
+    circuit, x = circuit_of(units), data(70)
+    shape = Shape(columns, threads, 4, units // 16)
+    plan = ForwardPlan(executor.layout_of(circuit), 70, 0, shape)
+    plan.refresh()
+    torch.testing.assert_close(plan.run(x).double(), exact(circuit, x)[1], rtol=0, atol=2e-5)
+    plan.set_export(range(0, circuit.n_regions * units, units))
+    plan.run(x, keep_all=True)
+    values = plan.export(torch.empty(circuit.n_regions * units, 70, device="cuda"))
+    expected = exact(circuit, x)[0].flatten(0, 1)
+    torch.testing.assert_close(values.double(), expected, rtol=0, atol=3e-5)

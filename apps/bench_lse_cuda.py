@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib.util
 import json
 import shutil
 import statistics
@@ -217,27 +218,35 @@ def triton_rows() -> Callable[[Any], Any] | None:
     return run
 
 
-def jax_time(n: int) -> float | None:
-    """Microseconds of jax.nn.logsumexp under jit, wall clock over a queue of calls on rotating inputs."""
-    try:
-        import os
+XLA = """
+import os, statistics, sys, time
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+import jax
+n = int(sys.argv[1])
+keys = jax.random.split(jax.random.key(0), 4)
+inputs = [jax.random.normal(k, (512, n), jax.numpy.float32) for k in keys]
+f = jax.jit(lambda x: jax.nn.logsumexp(x, axis=1))
+times = []
+for _ in range(5):
+    for _ in range(2):
+        f(inputs[0]).block_until_ready()
+    start = time.perf_counter()
+    results = [f(inputs[k % 4]) for k in range(200)]
+    results[-1].block_until_ready()
+    times.append((time.perf_counter() - start) / 200 * 1e6)
+print(statistics.median(times))
+"""
 
-        os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-        import jax
-    except ImportError:
+
+def jax_time(n: int) -> float | None:
+    """Microseconds of jax.nn.logsumexp under jit, wall clock over a queue of calls on rotating inputs.
+
+    In a process of its own: with JAX loaded in this one, a later capture of a graph has been invalidated.
+    """
+    if importlib.util.find_spec("jax") is None:
         return None
-    keys = jax.random.split(jax.random.key(0), 4)
-    inputs = [jax.random.normal(k, (512, n), jax.numpy.float32) for k in keys]
-    f = jax.jit(lambda x: jax.nn.logsumexp(x, axis=1))
-    times = []
-    for _ in range(5):
-        for _ in range(2):
-            f(inputs[0]).block_until_ready()
-        start = time.perf_counter()
-        results = [f(inputs[k % 4]) for k in range(200)]
-        results[-1].block_until_ready()
-        times.append((time.perf_counter() - start) / 200 * 1e6)
-    return statistics.median(times)
+    done = subprocess.run([sys.executable, "-c", XLA, str(n)], capture_output=True, text=True)
+    return float(done.stdout) if not done.returncode else None
 
 
 def vocabulary(found: dict[str, Any]) -> None:

@@ -185,10 +185,14 @@ def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
 
     taken: dict[str, list[float]] = {name: [] for name in found}
     spent = dict.fromkeys(found, 0.0)
-    for _ in range(3):  # compilation, tuning and recording happen in the first calls
-        for contender in found.values():
+    for contender in found.values():  # compilation, tuning and recording happen in the first calls
+        for _ in range(3):
             contender.before()
+            before = time.perf_counter()
             contender.call()
+            torch.cuda.synchronize()
+            if time.perf_counter() - before > seconds:
+                break
     while going := [name for name in found if spent[name] < seconds or len(taken[name]) < 3]:
         for name in going:
             found[name].before()
@@ -254,7 +258,7 @@ def show(units: int, found: dict[str, Any]) -> None:
         rival = [name for name in rows if name == theirs or name.startswith(theirs + ", CUTLASS")]
         if ours in rows and rival:
             ratio = rows[rival[0]]["ms"] / rows[ours]["ms"]
-            print(f"  {ours} over {rival[0]}: {ratio:.2f} times as fast")
+            print(f"  {ours} over {rival[0]}: {ratio:.2f} times as fast", flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -285,7 +289,8 @@ def main(argv: list[str] | None = None) -> int:
         "torch": torch.__version__,
         "batch": arguments.batch,
     }
-    print(f"{results['device']}, torch {torch.__version__}, {'with' if with_pyjuice else 'without'} PyJuice")
+    which = "with" if with_pyjuice else "without"
+    print(f"{results['device']}, torch {torch.__version__}, {which} PyJuice", flush=True)
     for units in arguments.units:
         results[str(units)] = measure(units, arguments.batch, arguments.seconds, with_pyjuice, arguments.only)
         show(units, results[str(units)])

@@ -1,36 +1,36 @@
 // The forward pass of a probabilistic circuit: one launch walks all of its sum regions.
 //
 // A region r has K units; its values for a column (an instance of the batch) b are
-//     v[j] = sum over children c of y_c[j] + sum over inputs i of table_i[x_i][j]          (a product of units)
-//     y[k] = log2 sum_j W[k, j] 2^(v[j] - m),   m = max_j v[j]                             (a weighted sum)
 // Logarithms have base 2. y is relative: the maxima of a region and of everything below it are kept apart, as
 // one float64 a column, so y stays small and keeps its digits however long the circuit is.
 //
-// The circuit is a tree, and columns do not depend on each other. A block takes a tile of columns and a region that
-// has inputs only, and walks upward: to the parent of its region as long as it is the last to arrive there of all
-// regions below it; then it takes another start. Nobody ever waits, there is no barrier between the levels of the
-// circuit, and on a chain the values stay in shared memory. The starts farthest from the root are taken first.
-//
-// With many units W is what limits the speed, and columns have to pass a region together for it to be read from memory
-// once. Then (PFKIT_ORDERED) a task is one region, tasks are taken in an order in which children come first, and a block
-// that is too early waits for the regions below its own, which running blocks hold.
+// The circuit is a tree, and columns do not depend on each other. A task is a tile of columns and a region.
+// Blocks take tasks from one counter. There is no barrier between the levels of the circuit.
+// In order (PFKIT_ORDERED, the default): children come first and all columns pass a region together, so that
+// W is read from memory once. A block waits for the regions below its own, which running blocks hold; its
+// tables and its first tiles of W are on their way before the wait.
+// Walking: tasks are regions that have inputs only, those farthest from the root first. A block walks upward,
+// to the parent of its region as long as it is the last to arrive there of all regions below it. Nobody waits,
+// and on a chain values may stay in shared memory (PFKIT_NEAR), but every column reads W at a time of its own.
 //
 // A region of many inputs gets some of them from parts: regions without W, whose y is v.
 //
-// The matrix product runs on tensor cores in float16 and is as good as float32: W scaled by 2^14 and 2^(v - m) by 2^15
-// are hi + 2^-11 lo, both float16, and W p = hi hi + 2^-11 (hi lo + lo hi) in float32. What is lost is below 2^-22 of
-// a term or 2^-50 of the largest possible. Results so small that the second could matter (and any that weights above 4
-// made overflow) are computed again in the log domain, in float32. Each lane of a warp brings its own 32 bytes of a
-// 16 x 16 tile of W through shared memory, some tiles ahead of their use: of W as it lies, in float32, or, with many
-// units (PFKIT_PACKED), split and laid out beforehand, which saves instructions and reads whole lines.
+// The matrix product runs on tensor cores in float16 and is as good as float32: W scaled by 2^14 and
+// 2^(v - m) by 2^15 are hi + 2^-11 lo, both float16, and W p = hi hi + 2^-11 (hi lo + lo hi) in float32. What
+// is lost is below 2^-22 of a term or 2^-50 of the largest possible. Results so small that the second could
+// matter (and any that weights above 4 made overflow) are computed again in the log domain, in float32.
 //
-// Order of units: tensor cores hold pairs of terms, and a lane reads four in a row, so within 16 units values are
-// stored at `place_of`; tables, values and W all follow it, and nothing is ever shuffled.
+// Each lane of a warp brings its own 32 bytes of a 16 x 16 tile of W through shared memory, some tiles ahead of
+// their use: of W as it lies, in float32, or, with many units (PFKIT_PACKED), split and laid out beforehand,
+// which saves instructions and reads whole lines.
 //
-// Macros: PFKIT_K units (a power of two from 32 to 512), PFKIT_COLUMNS columns a tile, PFKIT_AHEAD tiles of W a warp
-// holds (a power of two), PFKIT_WGMMA 1 to use Hopper's warpgroup products, PFKIT_NEAR 1 to keep values of a chain in
-// shared memory, PFKIT_PACKED 1 for W made by `pack`, PFKIT_ORDERED 1 for tasks in order, PFKIT_TERMS_FIRST 1 if W lies with its rows along the fast dimension, PFKIT_XTYPE 0 int64, 1 int32,
-// 2 uint8 categories.
+// Order of units: tensor cores hold pairs of terms, and a lane reads four in a row, so within 16 units values
+// are stored at `place_of`; tables, values and W all follow it, and nothing is ever shuffled.
+//
+// Macros: PFKIT_K units (a power of two from 32 to 512); PFKIT_COLUMNS columns a tile; PFKIT_AHEAD tiles of W a
+// warp holds (a power of two); PFKIT_WGMMA 1 for Hopper's warpgroup products; PFKIT_PACKED 1 for W made by
+// `pack`; PFKIT_ORDERED, PFKIT_NEAR as above; PFKIT_TERMS_FIRST 1 if W lies with its rows along the fast
+// dimension; PFKIT_XTYPE 0 int64, 1 int32, 2 uint8 categories.
 
 typedef unsigned int u32;
 typedef unsigned short u16;
@@ -62,7 +62,8 @@ constexpr int LINE = K + 4;                      // floats of a column in shared
 constexpr int TILE_BYTES = K * N * 2;
 constexpr int NEAR_BYTES = NEAR ? N * LINE * 4 : 0;
 constexpr int RING_BYTES = WARPS * AHEAD * 1024;
-constexpr float FLOOR = (float)K / 1073741824.0f;  // results below K 2^-30 of the largest possible are done again
+// Results below K 2^-30 of the largest possible are done again.
+constexpr float FLOOR = (float)K / 1073741824.0f;
 
 struct Args {
   const void* x;           // prepare: categories, (batch, variables) row-major. forward: unused
@@ -72,10 +73,11 @@ struct Args {
   double* offsets;         // (regions, columns)
   u32* flags;              // (regions, tiles) children done, then the task counter
   float* scratch;          // forward: (blocks, N, K). tables, pack: the digests
-  float* padded;           // pad: (regions, K, K) W filled up with zeros. pack: W split, (regions, MK / 16, STEPS, 2, 32, 4)
+  float* padded;           // pad: (regions, K, K) W filled up with zeros.
+                           // pack: W split, (regions, MK / 16, STEPS, 2, 32, 4)
   const float* tables;     // (inputs, table_rows, K) log2
   const int4* regions_of;  // (regions) struct Region, the root last
-  const int* links;        // children; pairs (input, variable); the regions to start from
+  const int* links;        // children; pairs (input, variable); the tasks' regions
   const i64* export_rows;  // export: first row of an input or region in `out`, below zero to leave it out
   const i64* weights;      // pad: (regions) address of W
   const i64* input_weights;    // tables: (inputs) address of the probabilities
@@ -89,7 +91,8 @@ struct Args {
 
 struct Region {
   int child_begin, child_end, input_begin, input_end;       // of links; inputs count in pairs
-  int parent, parent_children, first_input, first_variable;  // sum regions below the parent; -1 without an input
+  int parent, parent_children;            // how many regions are below the parent
+  int first_input, first_variable;        // -1 without an input
   const float* weights;                                      // null: a part of the inputs of its parent
   int second_input, second_variable;
 };
@@ -136,7 +139,10 @@ __device__ __forceinline__ u32 load_acquire(const u32* p) {
 
 __device__ __forceinline__ float4 load_l2(const float* p) {  // written by other blocks of this launch
   float4 v;
-  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p) : "memory");
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(p)
+               : "memory");
   return v;
 }
 
@@ -177,13 +183,18 @@ __device__ __forceinline__ void split(float a, float b, u32& hi, u32& lo) {
 }
 
 __device__ __forceinline__ void store_shared(u32 address, u32 a, u32 b, u32 c, u32 d) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
 }
 
 // Within 16 units, 4 a + b lies at 2 a + b for b = 0, 1 and at 8 + 2 a + b - 2 for b = 2, 3.
-__device__ __forceinline__ int place_of(int unit) { return (unit & ~15) | (unit & 2) << 2 | (unit & 12) >> 1 | (unit & 1); }
+__device__ __forceinline__ int place_of(int unit) {
+  return (unit & ~15) | (unit & 2) << 2 | (unit & 12) >> 1 | (unit & 1);
+}
 
-__device__ __forceinline__ int unit_at(int place) { return (place & ~15) | (place & 6) << 1 | (place & 8) >> 2 | (place & 1); }
+__device__ __forceinline__ int unit_at(int place) {
+  return (place & ~15) | (place & 6) << 1 | (place & 8) >> 2 | (place & 1);
+}
 
 // ---- W on its way ------------------------------------------------------------------------------------------
 // A 16 x 16 tile of W: rows 2g and 2g + 1 and terms 4t .. 4t + 3 for lane 4g + t, where it wants them itself.
@@ -193,17 +204,21 @@ __device__ __forceinline__ void send_tile(const float* w, int row, int term, u32
   const float* from = w + ((i64)(row / 16) * STEPS + term / 16) * 256 + lane * 4;
 #pragma unroll
   for (int e = 0; e < 2; ++e)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + e * 512 + lane * 16), "l"(from + e * 128) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + e * 512 + lane * 16),
+                 "l"(from + e * 128)
+                 : "memory");
 #elif PFKIT_TERMS_FIRST
   const float* from = w + (i64)(term + 4 * t) * K + row + 2 * g;
 #pragma unroll
   for (int e = 0; e < 4; ++e)
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + e * 256 + lane * 8), "l"(from + e * K) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + e * 256 + lane * 8), "l"(from + e * K)
+                 : "memory");
 #else
   const float* from = w + (i64)(row + 2 * g) * K + term + 4 * t;
 #pragma unroll
   for (int e = 0; e < 2; ++e)
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + e * 512 + lane * 16), "l"(from + e * K) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + e * 512 + lane * 16), "l"(from + e * K)
+                 : "memory");
 #endif
 }
 
@@ -214,7 +229,10 @@ __device__ __forceinline__ void arrived() { asm volatile("cp.async.wait_group %0
 
 __device__ __forceinline__ float4 load_shared(u32 at) {
   float4 v;
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(at)
+               : "memory");
   return v;
 }
 
@@ -240,8 +258,14 @@ __device__ __forceinline__ void fetch_tile(u32 from, float4 (&raw)[2]) {
 
 __device__ __forceinline__ void split_tile(const float4 (&raw)[2], u32* a) {
 #if PFKIT_PACKED
-  a[0] = __float_as_uint(raw[0].x); a[1] = __float_as_uint(raw[0].y); a[2] = __float_as_uint(raw[0].z); a[3] = __float_as_uint(raw[0].w);
-  a[4] = __float_as_uint(raw[1].x); a[5] = __float_as_uint(raw[1].y); a[6] = __float_as_uint(raw[1].z); a[7] = __float_as_uint(raw[1].w);
+  a[0] = __float_as_uint(raw[0].x);
+  a[1] = __float_as_uint(raw[0].y);
+  a[2] = __float_as_uint(raw[0].z);
+  a[3] = __float_as_uint(raw[0].w);
+  a[4] = __float_as_uint(raw[1].x);
+  a[5] = __float_as_uint(raw[1].y);
+  a[6] = __float_as_uint(raw[1].z);
+  a[7] = __float_as_uint(raw[1].w);
 #else
   constexpr float scale = 16384.0f;
   split(raw[0].x * scale, raw[0].y * scale, a[0], a[4]);
@@ -253,36 +277,49 @@ __device__ __forceinline__ void split_tile(const float4 (&raw)[2], u32* a) {
 
 // ---- tensor cores ------------------------------------------------------------------------------------------
 #if PFKIT_WGMMA
-__device__ __forceinline__ u64 descriptor(u32 address) {  // no swizzle; 8 x 16-byte blocks, next along units, along columns
+// No swizzle; 8 x 16-byte blocks, the next along units, along columns.
+__device__ __forceinline__ u64 descriptor(u32 address) {
   return (u64)(address >> 4) | (u64)(CHUNK_BYTES >> 4) << 16 | (u64)(128 >> 4) << 32;
 }
 
-#define ACC8(c, i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]), "+f"(c[i + 1][0]), "+f"(c[i + 1][1]), "+f"(c[i + 1][2]), "+f"(c[i + 1][3])
+#define ACC8(c, i)                                                                                  \
+  "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3]), "+f"(c[i + 1][0]), "+f"(c[i + 1][1]), \
+      "+f"(c[i + 1][2]), "+f"(c[i + 1][3])
 
 __device__ __forceinline__ void product(float (&c)[NT][4], const u32* a, u64 b) {
 #if PFKIT_COLUMNS == 64
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
       "%15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, 1, 1, 1, 0;"
-      : ACC8(c, 0), ACC8(c, 2), ACC8(c, 4), ACC8(c, 6) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : ACC8(c, 0), ACC8(c, 2), ACC8(c, 4), ACC8(c, 6)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #elif PFKIT_COLUMNS == 32
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
       "%15}, {%16, %17, %18, %19}, %20, 1, 1, 1, 0;"
-      : ACC8(c, 0), ACC8(c, 2) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : ACC8(c, 0), ACC8(c, 2)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #else
   asm volatile(
       "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, 1, 1, 1, 0;"
-      : ACC8(c, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+      : ACC8(c, 0)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 #endif
 }
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int left> __device__ __forceinline__ void wait_products() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory"); }
+__device__ __forceinline__ void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int left>
+__device__ __forceinline__ void wait_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory");
+}
 #else
 __device__ __forceinline__ void product(float (&c)[4], const u32* a, u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 __device__ __forceinline__ void load_matrices(u32 (&b)[4], u32 address) {
@@ -291,8 +328,8 @@ __device__ __forceinline__ void load_matrices(u32 (&b)[4], u32 address) {
 }
 #endif
 
-// Tensor cores round sums toward zero: over a whole row, and hundreds of regions, that is a bias. So they add up short
-// runs only.
+// Tensor cores round sums toward zero: over a whole row, and hundreds of regions, that is a bias. So they add
+// up short runs only.
 __device__ __forceinline__ void collect(float (&total)[NT][4], float (&part)[NT][4]) {
 #pragma unroll
   for (int i = 0; i < NT; ++i)
@@ -392,7 +429,8 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
         arrived<0>();
 #pragma unroll
         for (int s = 0; s < AHEAD; ++s) {
-          if (PFKIT_PACKED || MK == K || warp * 16 < K) send_tile(tiles_here, warp * 16, 16 * s, ring + s * 1024);
+          if (PFKIT_PACKED || MK == K || warp * 16 < K)
+            send_tile(tiles_here, warp * 16, 16 * s, ring + s * 1024);
           sent();
         }
       }
@@ -450,12 +488,14 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
           const float* from = a.values + at * K + 8 * q;
           if (q == 0 && child != below) offset += load_l2_double(a.offsets + at);
 #pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) add_to(v[c], load_l2(from + 8 * Q * c), load_l2(from + 8 * Q * c + 4));
+          for (int c = 0; c < CHUNKS; ++c)
+            add_to(v[c], load_l2(from + 8 * Q * c), load_l2(from + 8 * Q * c + 4));
         }
         if (NEAR && below >= 0) {
           const float* from = near + n * LINE + 8 * q;
 #pragma unroll
-          for (int c = 0; c < CHUNKS; ++c) add_to(v[c], *(const float4*)(from + 8 * Q * c), *(const float4*)(from + 8 * Q * c + 4));
+          for (int c = 0; c < CHUNKS; ++c)
+            add_to(v[c], *(const float4*)(from + 8 * Q * c), *(const float4*)(from + 8 * Q * c + 4));
         }
       }
 
@@ -480,7 +520,8 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
 #pragma unroll
         for (int s = CPW; s < 32; s *= 2) sum += __shfl_xor_sync(~0u, sum, s);
         if (loads && q == 0 && column < a.batch)
-          a.out[column] = (float)((offset + (double)reference + (double)log2_fast(sum)) * 0.69314718055994530942);
+          a.out[column] =
+              (float)((offset + (double)reference + (double)log2_fast(sum)) * 0.69314718055994530942);
         break;
       }
 
@@ -519,7 +560,8 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
             u32 hi[4], lo[4];
 #pragma unroll
             for (int e = 0; e < 4; ++e)
-              split(exp2_fast(v[c][2 * e] - reference) * 32768.0f, exp2_fast(v[c][2 * e + 1] - reference) * 32768.0f, hi[e], lo[e]);
+              split(exp2_fast(v[c][2 * e] - reference) * 32768.0f,
+                    exp2_fast(v[c][2 * e + 1] - reference) * 32768.0f, hi[e], lo[e]);
             const u32 at = tile + (c * Q + q) * CHUNK_BYTES + n * 16;
             store_shared(at, hi[0], hi[1], hi[2], hi[3]);
             store_shared(at + TILE_BYTES, lo[0], lo[1], lo[2], lo[3]);
@@ -537,8 +579,10 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
       __syncthreads();
 
       if (EARLY && loads) {
-        if (above.first_input >= 0) load_rows(early[0], a.tables + ((i64)above.first_input * a.table_rows + row1) * K + 8 * q);
-        if (above.second_input >= 0) load_rows(early[1], a.tables + ((i64)above.second_input * a.table_rows + row2) * K + 8 * q);
+        if (above.first_input >= 0)
+          load_rows(early[0], a.tables + ((i64)above.first_input * a.table_rows + row1) * K + 8 * q);
+        if (above.second_input >= 0)
+          load_rows(early[1], a.tables + ((i64)above.second_input * a.table_rows + row2) * K + 8 * q);
       }
 
       const bool follow = only && here.parent != root;           // the parent's W may be sent for already
@@ -571,8 +615,12 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
                 for (int e = 0; e < 8; ++e) wu[e] = 0;
               } else {
                 const int later = it + AHEAD, turn = later - ALL;
-                if (later < ALL) send_tile(tiles_here, (later / STEPS * WARPS + warp) * 16, later % STEPS * 16, ring + later % AHEAD * 1024);
-                else if (follow) send_tile(tiles_of(a, above, here.parent), (turn / STEPS * WARPS + warp) * 16, turn % STEPS * 16, ring + later % AHEAD * 1024);
+                if (later < ALL)
+                  send_tile(tiles_here, (later / STEPS * WARPS + warp) * 16, later % STEPS * 16,
+                            ring + later % AHEAD * 1024);
+                else if (follow)
+                  send_tile(tiles_of(a, above, here.parent), (turn / STEPS * WARPS + warp) * 16,
+                            turn % STEPS * 16, ring + later % AHEAD * 1024);
               }
               sent();
               if (it + 1 < ALL) {
@@ -580,14 +628,16 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
                 fetch_tile(ring + (it + 1) % AHEAD * 1024, raw);
               }
 #if PFKIT_WGMMA
-              const u64 hi = descriptor(tile + step * 2 * CHUNK_BYTES), lo = descriptor(tile + TILE_BYTES + step * 2 * CHUNK_BYTES);
+              const u64 hi = descriptor(tile + step * 2 * CHUNK_BYTES),
+                        lo = descriptor(tile + TILE_BYTES + step * 2 * CHUNK_BYTES);
               begin_products();
               product(main, wu, hi);
               product(rest, wu, lo);
               product(rest, wu + 4, hi);
               commit_products();
 #else
-              const u32 at = tile + (2 * step + (lane / 8) % 2) * CHUNK_BYTES + (lane / 16) * 128 + (lane % 8) * 16;
+              const u32 at =
+                  tile + (2 * step + (lane / 8) % 2) * CHUNK_BYTES + (lane / 16) * 128 + (lane % 8) * 16;
               u32 hi[2][4], lo[2][4];
               load_matrices(hi[0], at);
               load_matrices(lo[0], at + TILE_BYTES);
@@ -618,7 +668,7 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(rest[i][e])::"memory");
 #endif
-          const int place = first + lane / 4 % 2 * 8 + lane / 8 * 2;         // of my two rows, one after the other
+          const int place = first + lane / 4 % 2 * 8 + lane / 8 * 2;  // of my two rows, one after the other
           const bool real0 = first + lane / 4 * 2 < a.units, real1 = first + lane / 4 * 2 + 1 < a.units;
           if (MK == K || first < K) {
 #pragma unroll
@@ -627,14 +677,18 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
               for (int h = 0; h < 2; ++h) {
                 const int m = 8 * i + 2 * (lane % 4) + h;
                 const float sum0 = (total[i][h] + rest[i][h] * (1.0f / 2048.0f)) * (1.0f / 536870912.0f);
-                const float sum1 = (total[i][h + 2] + rest[i][h + 2] * (1.0f / 2048.0f)) * (1.0f / 536870912.0f);
+                const float sum1 =
+                    (total[i][h + 2] + rest[i][h + 2] * (1.0f / 2048.0f)) * (1.0f / 536870912.0f);
                 const float2 y = make_float2(log2_fast(sum0), log2_fast(sum1));
                 if (NEAR) *(float2*)(near + m * LINE + place) = y;
-                if (store) *(float2*)(a.values + ((i64)region * a.columns + (i64)column_tile * N + m) * K + place) = y;
-                const bool again0 = real0 && !(sum0 >= FLOOR && sum0 < 1e30f), again1 = real1 && !(sum1 >= FLOOR && sum1 < 1e30f);
+                if (store)
+                  *(float2*)(a.values + ((i64)region * a.columns + (i64)column_tile * N + m) * K + place) = y;
+                const bool again0 = real0 && !(sum0 >= FLOOR && sum0 < 1e30f),
+                           again1 = real1 && !(sum1 >= FLOOR && sum1 < 1e30f);
                 if ((again0 || again1) && shared.maximum[m] > -infinity()) {
                   if (again0) atomicOr(&shared.again[(place * N + m) / 32], 1u << (place * N + m) % 32);
-                  if (again1) atomicOr(&shared.again[((place + 1) * N + m) / 32], 1u << ((place + 1) * N + m) % 32);
+                  if (again1)
+                    atomicOr(&shared.again[((place + 1) * N + m) / 32], 1u << ((place + 1) * N + m) % 32);
                   shared.any_again = 1;
                 }
               }
@@ -655,7 +709,9 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
         for (int word = warp; word < K * N / 32; word += WARPS) {
           for (u32 bits = shared.again[word]; bits; bits &= bits - 1) {
             const int bit = word * 32 + __ffs(bits) - 1, place = bit / N, m = bit % N;
-            const float y = log_domain(here.weights + unit_at(place) * a.stride_row, a.stride_column, (int)a.units, scratch + m * K) - shared.maximum[m];
+            const float y = log_domain(here.weights + unit_at(place) * a.stride_row, a.stride_column,
+                                       (int)a.units, scratch + m * K) -
+                            shared.maximum[m];
             if (lane == 0) {
               if (NEAR) near[m * LINE + place] = y;
               if (store) a.values[((i64)region * a.columns + (i64)column_tile * N + m) * K + place] = y;
@@ -673,7 +729,8 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
       }
       if (!only) {
         if (threadIdx.x == 0)
-          shared.is_last = add_ordered(a.flags + (i64)here.parent * tiles + column_tile, 1u) + 1 == (u32)here.parent_children;
+          shared.is_last = add_ordered(a.flags + (i64)here.parent * tiles + column_tile, 1u) + 1 ==
+                           (u32)here.parent_children;
         __syncthreads();
         if (!shared.is_last) break;
       }
@@ -701,8 +758,8 @@ __device__ __forceinline__ i64 category(const void* x, i64 at) {
 #endif
 }
 
-// Categories, transposed, as rows of the tables: the row before the last stands for missing (below zero, and the columns
-// that fill the last tile), the last, NaN, for a category that no table has. Clears the flags.
+// Categories, transposed, as rows of the tables: the row before the last stands for missing (below zero, and
+// the columns that fill the last tile), the last, NaN, for a category that no table has. Clears the flags.
 __device__ __forceinline__ void prepare(const Args& a, unsigned char* memory) {
   int (*tile)[33] = (int(*)[33])memory;
   const i64 b0 = 32 * (i64)blockIdx.x, v0 = 32 * (i64)blockIdx.y;
@@ -718,13 +775,15 @@ __device__ __forceinline__ void prepare(const Args& a, unsigned char* memory) {
   }
   const i64 flags = a.regions * (a.columns / N) + 1;
   const i64 stride = (i64)gridDim.x * gridDim.y * PFKIT_THREADS;
-  for (i64 i = (blockIdx.y * (i64)gridDim.x + blockIdx.x) * PFKIT_THREADS + threadIdx.x; i < flags; i += stride) a.flags[i] = 0;
+  for (i64 i = (blockIdx.y * (i64)gridDim.x + blockIdx.x) * PFKIT_THREADS + threadIdx.x; i < flags; i += stride)
+    a.flags[i] = 0;
 }
 
 // W of a region, filled up with zeros to K units, rows of terms; 32 rows a block.
 __device__ __forceinline__ void pad(const Args& a, unsigned char* memory) {
   float (*tile)[33] = (float(*)[33])memory;
-  const i64 region = blockIdx.x, blocks = K / 32, r0 = 32 * ((i64)blockIdx.y / blocks), j0 = 32 * (blockIdx.y % blocks);
+  const i64 region = blockIdx.x, blocks = K / 32, r0 = 32 * ((i64)blockIdx.y / blocks),
+            j0 = 32 * (blockIdx.y % blocks);
   const float* w = (const float*)a.weights[region];
   const bool along = a.source_row == 1;                      // read along the dimension that is contiguous
   for (int i = threadIdx.x / 32; i < 32; i += WARPS) {
@@ -768,8 +827,8 @@ __device__ __forceinline__ bool differs(u32 one, u32 two, u32* parts, uint2* kep
   return last.x != one || last.y != two;
 }
 
-// W of a region, 16 rows a block, split and in the order in which the lanes of a warp take it. Read only, if its digest
-// is that of the last time.
+// W of a region, 16 rows a block, split and in the order in which the lanes of a warp take it. Read only, if
+// its digest is that of the last time.
 __device__ __forceinline__ void pack(const Args& a, unsigned char* memory) {
   float (*rows)[K + 1] = (float(*)[K + 1])memory;
   const i64 region = blockIdx.x, first = 16 * (i64)blockIdx.y;
@@ -779,7 +838,8 @@ __device__ __forceinline__ void pack(const Args& a, unsigned char* memory) {
 #pragma unroll 8
   for (int i = threadIdx.x; i < 16 * K; i += PFKIT_THREADS) {
     const int r = along ? i % 16 : i / K, j = along ? i / 16 : i % K;
-    const float p = first + r < a.units && j < a.units ? w[(first + r) * a.source_row + j * a.source_column] : 0.0f;
+    const float p =
+        first + r < a.units && j < a.units ? w[(first + r) * a.source_row + j * a.source_column] : 0.0f;
     digest(one, two, p);
     rows[r][j] = p;
   }
@@ -801,9 +861,9 @@ __device__ __forceinline__ void pack(const Args& a, unsigned char* memory) {
   }
 }
 
-// log2 of the input probabilities, units fastest, in their places; then the row of a missing value and the row of no
-// category. A block has 32 units and up to SPAN categories of an input. It reads them, and if their digest is that of the
-// last time it is done: parameters that stay as they are cost one read.
+// log2 of the input probabilities, units fastest, in their places; then the row of a missing value and the row
+// of no category. A block has 32 units and up to SPAN categories of an input. It reads them, and if their
+// digest is that of the last time it is done: parameters that stay as they are cost one read.
 constexpr int SPAN = 256;
 
 __device__ __forceinline__ void tables(const Args& a, unsigned char* memory) {
@@ -822,7 +882,8 @@ __device__ __forceinline__ void tables(const Args& a, unsigned char* memory) {
     for (int i = 0; i < EACH; ++i) {
       const int other = warp + i * WARPS;
       const i64 k = k0 + (along ? other : lane), c = c0 + 32 * part + (along ? lane : other);
-      p[i] = other < 32 && k < a.units && c < size ? w[k * a.input_stride_unit + c * a.input_stride_category] : 0.0f;
+      p[i] = other < 32 && k < a.units && c < size ? w[k * a.input_stride_unit + c * a.input_stride_category]
+                                                   : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
@@ -843,10 +904,12 @@ __device__ __forceinline__ void tables(const Args& a, unsigned char* memory) {
   }
 }
 
-// Natural logarithms of all values, batch fastest: 32 columns x 32 units a block; inputs first, then the regions.
+// Natural logarithms of all values, batch fastest: 32 columns x 32 units a block; inputs first, then the
+// regions.
 __device__ __forceinline__ void export_values(const Args& a, unsigned char* memory) {
   float (*tile)[33] = (float(*)[33])memory;
-  const i64 node = blockIdx.x, blocks = (K + 31) / 32, b0 = 32 * ((i64)blockIdx.y / blocks), k0 = 32 * (blockIdx.y % blocks);
+  const i64 node = blockIdx.x, blocks = (K + 31) / 32, b0 = 32 * ((i64)blockIdx.y / blocks),
+            k0 = 32 * (blockIdx.y % blocks);
   const i64 target = a.export_rows[node];
   if (target < 0) return;
   const bool is_input = node < a.inputs;
@@ -857,9 +920,12 @@ __device__ __forceinline__ void export_values(const Args& a, unsigned char* memo
     if (b < a.batch && k < a.units) {
       if (is_input) {
         const i64 variable = a.input_variables[node];
-        y = a.tables[(node * a.table_rows + a.rows[variable * a.columns + b]) * K + place_of((int)k)] * 0.69314718055994530942f;
+        y = a.tables[(node * a.table_rows + a.rows[variable * a.columns + b]) * K + place_of((int)k)] *
+            0.69314718055994530942f;
       } else {
-        y = (float)(((double)a.values[(region * a.columns + b) * K + place_of((int)k)] + a.offsets[region * a.columns + b]) * 0.69314718055994530942);
+        y = (float)(((double)a.values[(region * a.columns + b) * K + place_of((int)k)] +
+                     a.offsets[region * a.columns + b]) *
+                    0.69314718055994530942);
       }
     }
     tile[i][threadIdx.x % 32] = y;
@@ -871,7 +937,8 @@ __device__ __forceinline__ void export_values(const Args& a, unsigned char* memo
   }
 }
 
-extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS) entry(const __grid_constant__ Args a) {
+extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS)
+    entry(const __grid_constant__ Args a) {
   extern __shared__ __align__(128) unsigned char memory[];
   PFKIT_ENTRY(a, memory);
 }

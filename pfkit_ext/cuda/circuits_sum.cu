@@ -1,13 +1,9 @@
-// A sum layer with the log-sum-exp kernel inside: y[r, i, b] = LSE_j (log W[r, i, j] + x[r, j, b]), no term ever in memory.
+// A sum layer with the log-sum-exp kernel inside: y[r, i, b] = LSE_j (log W[r, i, j] + x[r, j, b]), no term
+// ever in memory.
 //
-// A block computes ROWS outputs of one region for COLUMNS columns. It finds the largest x of each column and the largest
-// weight of each of its rows first, so all terms are relative to both and none is above 0; a thread then walks j for
-// EACH outputs of one column. PFKIT_MODE says how terms are added:
-//   0 "fuse"          2^t in float32, one exponential a term
-//   1 "int"           the integer weights and sums of integer.cuh, relative to the largest term itself
-//   2 "int-pairwise"  distances in Q16.16 octaves, pairs, eight terms a tree, trees one after the other
-//   3 "fuse16"        float16 terms, two exponentials at once, float16 sums of eight, float32 beyond
-//   4 "int16"         trees of Q10.6 distances, joined in Q16.16
+// A block computes ROWS outputs of one region for COLUMNS columns. It finds the largest x of each column and
+// the largest weight of each of its rows first, so all terms are relative to both and none is above 0; a
+// thread then walks j for EACH outputs of one column. PFKIT_MODE says how terms are added:
 // The maxima stay float32 in every mode.
 #define PFKIT_DTYPE 0
 #include "common.cuh"
@@ -69,18 +65,21 @@ __device__ __forceinline__ u32 exp2_halves(u32 a) {
 }
 
 // The terms of a chunk, as one thread sees them.
-__device__ __forceinline__ void fill(Tile& tile, const LayerArgs& a, const float* weight, const float* x, i64 first, i64 i0, i64 b0) {
+__device__ __forceinline__ void fill(Tile& tile, const LayerArgs& a, const float* weight, const float* x,
+                                     i64 first, i64 i0, i64 b0) {
   __syncthreads();
   for (int at = threadIdx.x; at < STEP * COLUMNS; at += THREADS) {
     const int j = at / COLUMNS, b = at % COLUMNS;
     float v = -INFINITE;
-    if (first + j < a.terms && b0 + b < a.batch) v = (x[(first + j) * a.batch + b0 + b] - tile.column[b]) * (float)LOG2E;
+    if (first + j < a.terms && b0 + b < a.batch)
+      v = (x[(first + j) * a.batch + b0 + b] - tile.column[b]) * (float)LOG2E;
     tile.x[j][b] = v;
   }
   for (int at = threadIdx.x; at < STEP * ROWS; at += THREADS) {
     const int i = at / STEP, j = at % STEP;
     float v = -INFINITE;
-    if (first + j < a.terms && i0 + i < a.outputs) v = log2_of(weight[(i0 + i) * a.terms + first + j]) - tile.row[i];
+    if (first + j < a.terms && i0 + i < a.outputs)
+      v = log2_of(weight[(i0 + i) * a.terms + first + j]) - tile.row[i];
     tile.w[j][i] = v;
   }
   __syncthreads();
@@ -113,11 +112,14 @@ __device__ __forceinline__ void fill(Tile& tile, const LayerArgs& a, const float
 }
 
 // log2 of an output below its two maxima, in two passes over memory: for sums too small to be right.
-__device__ __noinline__ float exactly(const LayerArgs& a, const float* weight, const float* x, float column, float row) {
+__device__ __noinline__ float exactly(const LayerArgs& a, const float* weight, const float* x, float column,
+                                      float row) {
   float most = -INFINITE, sum = 0.0f;
-  for (i64 j = 0; j < a.terms; ++j) most = larger(most, log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E);
+  for (i64 j = 0; j < a.terms; ++j)
+    most = larger(most, log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E);
   if (most == -INFINITE) return most;
-  for (i64 j = 0; j < a.terms; ++j) sum += exp2_of(log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E - most);
+  for (i64 j = 0; j < a.terms; ++j)
+    sum += exp2_of(log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E - most);
   return most + log2_of(sum);
 }
 
@@ -181,7 +183,8 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
           part[e] = add_halves(part[e], exp2_halves(add_halves(v, __float_as_uint(tile.w[j + d][i + e]))));
       }
 #pragma unroll
-      for (int e = 0; e < EACH; ++e) sum[e] += half_to_float((u16)part[e]) + half_to_float((u16)(part[e] >> 16));
+      for (int e = 0; e < EACH; ++e)
+        sum[e] += half_to_float((u16)part[e]) + half_to_float((u16)(part[e] >> 16));
     }
 #endif
   }
@@ -235,7 +238,8 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
       for (int e = 0; e < EACH; ++e) {
         int leaves[8];
 #pragma unroll
-        for (int d = 0; d < 8; ++d) leaves[d] = distance<PFKIT_MODE == 4>(tile.x[j + d][b] + tile.w[j + d][i + e], top[e]);
+        for (int d = 0; d < 8; ++d)
+          leaves[d] = distance<PFKIT_MODE == 4>(tile.x[j + d][b] + tile.w[j + d][i + e], top[e]);
         below[e] = pair(below[e], tree_of_eight<PFKIT_MODE == 4>(leaves));
       }
     }
@@ -244,7 +248,9 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
 #if PFKIT_MODE == 1
-    result[e] = top[e] == LEAST ? -INFINITE : top[e] != top[e] ? top[e] : (float)(value_of(total[e], 0.0) * LOG2E) + top[e];
+    result[e] = top[e] == LEAST    ? -INFINITE
+                : top[e] != top[e] ? top[e]
+                                   : (float)(value_of(total[e], 0.0) * LOG2E) + top[e];
 #else
     result[e] = top[e] == LEAST ? -INFINITE : top[e] - (float)below[e] * (1.0f / 65536.0f);
 #endif
@@ -254,9 +260,11 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
 #pragma unroll
   for (int e = 0; e < EACH; ++e)
     if (i0 + i + e < a.outputs)
-      a.y[(region * a.outputs + i0 + i + e) * a.batch + b0 + b] = tile.column[b] + (tile.row[i + e] + result[e]) * LN2;
+      a.y[(region * a.outputs + i0 + i + e) * a.batch + b0 + b] =
+          tile.column[b] + (tile.row[i + e] + result[e]) * LN2;
 }
 
-extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS) entry(const __grid_constant__ LayerArgs a) {
+extern "C" __global__ void __launch_bounds__(PFKIT_THREADS, PFKIT_BLOCKS)
+    entry(const __grid_constant__ LayerArgs a) {
   PFKIT_ENTRY(a);
 }

@@ -1,8 +1,9 @@
 // Sums of powers of two by shifts and adds, for kernels whose terms lie in registers.
 //
-// A number is its distance below a reference in octaves: Q16.16, or Q10.6 in a tree of eight. One pair a <= b with
-// b - a = I + F, I the integer part rounded up, becomes a - f - c(f), f = (1 + F) 2^-I as in pairwise.cu: f + c(f) is
-// one multiply-add and one shift in eight segments, off by 0.0056 octaves at most. In Q10.6, log2(1 + 2^-d) is a table.
+// A number is its distance below a reference in octaves: Q16.16, or Q10.6 in a tree of eight. One pair a <= b
+// with b - a = I + F, I the integer part rounded up, becomes a - f - c(f), f = (1 + F) 2^-I as in pairwise.cu:
+// f + c(f) is one multiply-add and one shift in eight segments, off by 0.0056 octaves at most. In Q10.6,
+// log2(1 + 2^-d) is a table.
 
 constexpr float OCTAVES = 64;  // everything farther below counts as this far
 
@@ -54,6 +55,7 @@ __device__ __forceinline__ int tree_of_eight(int (&p)[8]) {
 #pragma unroll
   for (int width = 4; width; width /= 2)
 #pragma unroll
-    for (int i = 0; i < width; ++i) p[i] = TENTH ? pair_tenth(p[2 * i], p[2 * i + 1]) : pair(p[2 * i], p[2 * i + 1]);
+    for (int i = 0; i < width; ++i)
+      p[i] = TENTH ? pair_tenth(p[2 * i], p[2 * i + 1]) : pair(p[2 * i], p[2 * i + 1]);
   return TENTH ? (p[0] - 0x45000000) << 10 : p[0] - 0x40000000;
 }

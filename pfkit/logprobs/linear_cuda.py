@@ -35,6 +35,20 @@ def _chunk(room: _Tensor, start: int, rows: int, columns: int) -> _Tensor:
     return room[start : start + rows * wide].view(rows, wide)[:, :columns]
 
 
+def _fused_rows(hidden: _Tensor, weight: _Tensor, terms: Terms, plan: Plan, kept: _Tensor) -> int:
+    """Rows the fused forward kernel takes at a time; 0 if logits are made in chunks.
+
+    Backward asks again: logits in chunks are rounded, the fused kernels' are not, and a gradient must be made
+    of the logits its log-sum-exp was made of, or its columns do not add up to zero.
+    """
+    at_once = fused.rows_at_once(hidden, weight, terms, plan.memory - kept.nbytes)
+    if kept.numel():
+        split = plan.width < plan.vocabulary and plan.width % fused.TILE  # a tile would lie in two chunks
+        if split or at_once < hidden.shape[0] or kept.dtype != hidden.dtype:
+            return 0
+    return at_once
+
+
 def forward_cuda(
     hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, terms: Terms, plan: Plan,
     out: Any,
@@ -45,10 +59,7 @@ def forward_cuda(
         stream = _raw_stream(index)
         kept = plan.kept if out.kept.numel() else 0
         columns = min(kept * plan.width, plan.vocabulary)
-        at_once = fused.rows_at_once(hidden, weight, terms, plan.memory - out.kept.nbytes)
-        split = plan.width < plan.vocabulary and plan.width % fused.TILE  # a tile would lie in two chunks
-        if kept and (split or at_once < rows or out.kept.dtype != hidden.dtype):
-            at_once = 0
+        at_once = _fused_rows(hidden, weight, terms, plan, out.kept)
         if at_once:
             slots = torch.empty(2 * fused.clusters(index) * at_once, device=device)
             if at_once == rows:
@@ -92,6 +103,7 @@ class _Problem(NamedTuple):
     outer: _Tensor  # gradient of every row's loss, float32
     kept: _Tensor
     dtype: torch.dtype  # of a chunk of logits
+    fused: bool  # whether forward rounded no logits but those it kept
 
     def rows(self, part: slice) -> _Problem:
         """The same for some rows, nothing kept."""
@@ -115,7 +127,7 @@ def backward_cuda(
     dtype = hidden.dtype if logits_dtype is None else logits_dtype
     problem = _Problem(
         hidden, weight, targets, bias, terms, state.maximum, state.total, state.loss.float().contiguous(),
-        state.kept, dtype,
+        state.kept, dtype, _fused_rows(hidden, weight, terms, plan, state.kept) > 0,
     )  # fmt: skip
     to_hidden, to_weight, to_bias = (g if n else None for g, n in zip(grads, needs, strict=True))
     with _on(hidden.get_device()):
@@ -136,6 +148,9 @@ def _sweep(
 ) -> None:  # fmt: skip
     """All chunks once. Kept logits are read and left as they are: backward may run again over them."""
     hidden, weight, dtype = problem.hidden, problem.weight, problem.dtype
+    use_fused = (problem.fused or dtype != hidden.dtype) and fused.applies(hidden, weight, problem.terms)
+    if problem.fused and not use_fused and dtype != torch.float32:  # too few rows: unrounded another way
+        dtype, width = torch.float32, max(8, width // 16 * 8)
     stream = _raw_stream(hidden.get_device())
     rows, vocabulary, at = hidden.shape[0], weight.shape[0], 0
     room = torch.empty(rows * padded(min(width, vocabulary)), dtype=dtype, device=hidden.device)
@@ -149,7 +164,7 @@ def _sweep(
         g = chunk
         if dtype != hidden.dtype:  # a 16-bit gradient over the first half of float32 logits
             g = chunk.view(hidden.dtype)[:, :n]
-        if k >= kept and fused.applies(hidden, part, problem.terms):
+        if k >= kept and use_fused:
             fused.gradient(
                 hidden, part, g, first, problem.targets, problem.maximum, problem.total, problem.outer,
                 problem.terms, stream,

@@ -20,6 +20,7 @@ class Played:
 
     def __init__(self):
         self.folds = self.fused = self.gradients = self.fused_gradients = self.products = 0
+        self.gradient_dtypes = set()
 
     def multiply(self, out, a, b):
         self.products += 1
@@ -66,6 +67,7 @@ class Played:
 
     def gradient(self, chunk, result, first, targets, bias, maximum, total, outer, terms, stream):
         self.gradients += 1
+        self.gradient_dtypes.add(chunk.dtype)
         result.copy_(self.by_row(chunk, first, targets, bias, maximum, total, outer, terms).to(result.dtype))
 
     def column_sums(self, chunk, result, first, *rest):
@@ -191,3 +193,21 @@ def test_blocks_of_rows_are_swept_after_the_weight(played, monkeypatch):
     assert 0 < plan.block < ROWS
     sweeps = len(plan.chunks()) + -(-ROWS // plan.block) * -(-VOCABULARY // plan.block_width)
     assert played.gradients == sweeps
+
+
+def test_a_gradient_is_made_of_the_logits_its_log_sum_exp_was_made_of(played, monkeypatch):
+    """Chunks are rounded, the fused kernels' logits are not: backward does as forward did."""
+    terms = Terms(vocabulary=VOCABULARY)
+    monkeypatch.setattr(linear_fused, "applies", lambda *a: True)
+    monkeypatch.setattr(linear_fused, "rows_at_once", lambda *a: 0)
+    run(torch.bfloat16, 150_000, None, terms, False)
+    assert played.folds and not played.fused and not played.fused_gradients
+    assert played.gradient_dtypes == {torch.bfloat16}
+
+    played.__init__()
+    monkeypatch.setattr(linear_fused, "rows_at_once", lambda *a: ROWS)
+    monkeypatch.setattr(linear_fused, "applies", lambda hidden, *a: hidden.shape[0] >= 256)
+    plan, _, _, grads, exact = run(torch.bfloat16, 60_000, None, terms, False)
+    assert 0 < plan.block < 256 and played.fused == 1 and played.fused_gradients == len(plan.chunks())
+    assert played.gradient_dtypes == {torch.float32}
+    assert all(float((a.double() - e).norm() / e.norm()) < 1e-2 for a, e in zip(grads, exact, strict=True))

@@ -23,9 +23,11 @@ def _product(hidden: _Tensor, weight: _Tensor, logits_dtype: torch.dtype | None)
 
 
 def _shape(product: _Tensor, bias: _Tensor | None, first: int, terms: Terms) -> _Tensor:
-    x = product if bias is None else product + bias[first : first + product.shape[1]]
+    part = None if bias is None else bias[first : first + product.shape[1]]
+    x = product if part is None else product + part
     if terms.cap > 0:
-        x = terms.cap * torch.tanh(x / terms.cap)
+        capped = terms.cap * torch.tanh(x / terms.cap)
+        x = capped if part is None else torch.where(part == -torch.inf, x, capped)  # closed columns stay so
     return x * terms.scale if terms.scale != 1 else x
 
 
@@ -83,6 +85,14 @@ def finish(
     return torch.where(targets == terms.ignore_index, 0, loss)
 
 
+def _finite_where_ignored(hidden: _Tensor, live: _Tensor) -> _Tensor:
+    """Ignored rows that hold NaN or inf made zero, in a copy if there are any: the gradient of their logits
+    is 0, and 0 times NaN would be NaN in every row of the weight's gradient.
+    """
+    dirty = ~live & ~torch.isfinite(hidden.sum(1))
+    return torch.where(dirty[:, None], 0, hidden) if dirty.any() else hidden
+
+
 def backward_composite(
     hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, terms: Terms, plan: Plan,
     state: Any, needs: list[bool], grads: tuple[_Tensor, _Tensor, _Tensor],
@@ -92,6 +102,8 @@ def backward_composite(
     rows, compute = hidden.shape[0], state.maximum.dtype
     sums = torch.zeros(hidden.shape, dtype=compute, device=hidden.device) if needs[0] else None
     live = targets != terms.ignore_index
+    if needs[1] and not hidden.is_cuda:
+        hidden = _finite_where_ignored(hidden, live)
     outer = torch.where(live, state.loss.to(compute), 0)
     weight_of_lse = outer
     if terms.z:
@@ -113,7 +125,8 @@ def backward_composite(
         column = (targets - first).clamp(0, n - 1)[:, None]
         g = g.scatter_add(1, column, torch.where(here, -(1 - terms.smoothing) * outer, 0)[:, None])
         if terms.cap > 0:
-            g = g * (1 - (x / (terms.cap * terms.scale)) ** 2)
+            slope = 1 - (x / (terms.cap * terms.scale)) ** 2
+            g = torch.where(live[:, None] & (x != -torch.inf), g * slope, 0)
         if terms.scale != 1:
             g = g * terms.scale
         if needs[2]:

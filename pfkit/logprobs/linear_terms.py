@@ -10,7 +10,7 @@ from functools import lru_cache
 class Terms:
     """With y a product plus bias, x its logit, lse the log-sum-exp of a row's logits, t its target:
 
-    x = scale * cap * tanh(y / cap), or scale * y for cap 0;
+    x = scale * cap * tanh(y / cap), or scale * y for cap 0 and where the bias is -inf;
     loss = (1 - smoothing) (lse - x_t) + smoothing (lse - mean of x) + z lse^2.
     """
 

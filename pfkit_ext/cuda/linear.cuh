@@ -17,7 +17,8 @@ __device__ __forceinline__ float tanh_of(float x) {
   return copysignf(t, x);
 }
 
-// What turns a product into a logit: + bias, then scale cap tanh(. / cap), or scale times it.
+// What turns a product into a logit: + bias, then scale cap tanh(. / cap), or scale times it. A bias of -inf
+// closes its column: no cap lifts it.
 struct Shape {
   const float* bias;  // of the chunk's first column, or null
   float cap;          // 0: none
@@ -25,7 +26,10 @@ struct Shape {
 };
 
 __device__ __forceinline__ float logit_of(float x, i64 column, const Shape& s) {
-  if (s.bias) x += s.bias[column];
+  if (s.bias) {
+    x += s.bias[column];
+    if (s.bias[column] == -INFINITE) return x;
+  }
   return s.scale * (s.cap > 0 ? s.cap * tanh_of(x / s.cap) : x);
 }
 

@@ -82,7 +82,7 @@ struct Row {
     float f = SHAPED ? logit_of(y, within, shape) : y;
     float g = live ? weight * expo(f - m) - share : 0.0f;
     if (column == target) g -= hit;
-    if (SHAPED && shape.cap > 0) g *= 1.0f - (f * inverse) * (f * inverse);
+    if (SHAPED && shape.cap > 0) g *= live && f != -INFINITE ? 1.0f - (f * inverse) * (f * inverse) : 0.0f;
     return SHAPED ? g * shape.scale : g;
   }
 };

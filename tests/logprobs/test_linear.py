@@ -1,6 +1,7 @@
 """Cross-entropy and log-probabilities of a last layer, against float64 torch on the whole logits."""
 
 import math
+import re
 
 import pytest
 
@@ -148,6 +149,54 @@ def test_a_bias_of_minus_infinity_closes_a_column():
     assert not grad[150:].any() and torch.isfinite(grad).all()
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("memory", [None, SMALL, 10**7])
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "label_smoothing": 0.1, "z_loss": 0.1}])
+def test_ignored_rows_of_nan_leave_every_gradient_alone(options, memory, value):
+    x, w, b, t = parts()
+    dirty = x.detach().clone()
+    dirty[t == -100, 3] = value
+    dirty.requires_grad_()
+    ours, want = (
+        torch.autograd.grad(linear_cross_entropy(h, w, t, bias=b, memory=memory, **options), (h, w, b))
+        for h in (dirty, x)
+    )
+    assert all(torch.allclose(a, e, rtol=1e-12, atol=1e-16) for a, e in zip(ours, want, strict=True))
+    assert not torch.isfinite(dirty[t == -100, 3]).any()  # a copy was cleaned, not the input
+
+
+def test_a_row_of_nan_that_counts_is_not_hidden():
+    x, w, _, t = parts()
+    dirty = x.detach().clone()
+    dirty[int((t != -100).nonzero()[0]), 3] = math.nan
+    assert torch.autograd.grad(linear_cross_entropy(dirty, w, t), w)[0].isnan().any()
+
+
+@pytest.mark.parametrize("memory", [None, SMALL, 10**7])
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_a_softcap_does_not_open_a_closed_column(temperature, memory):
+    x, w, b, t = parts()
+    t = torch.where(t >= 0, t % 150, t)
+    closed = torch.where(torch.arange(VOCABULARY) < 150, b.detach(), -math.inf).requires_grad_()
+    ours = linear_log_probs(x, w, t, bias=closed, softcap=2.0, temperature=temperature, memory=memory)
+    want = linear_log_probs(x, w[:150], t, bias=b[:150], softcap=2.0, temperature=temperature)
+    assert torch.allclose(ours, want, rtol=1e-13)
+    ours = torch.autograd.grad(ours.sum(), (x, w, closed))
+    want = torch.autograd.grad(want.sum(), (x, w, b))
+    assert all(torch.allclose(a, e, rtol=1e-11, atol=1e-14) for a, e in zip(ours, want, strict=True))
+    assert not ours[1][150:].any() and not ours[2][150:].any()
+
+
+def test_a_closed_target_has_probability_zero_under_a_softcap():
+    x, w, b, t = parts()
+    closed = b.detach().clone()
+    closed[180] = -math.inf
+    t[3] = 180
+    rows = linear_log_probs(x, w, t, bias=closed, softcap=2.0)
+    assert rows[3] == -math.inf and torch.isfinite(rows).sum() == ROWS - 1
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(rows.sum(), (x, w)))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("logits_dtype", [None, torch.float32])
 def test_lower_precisions(dtype, logits_dtype):
@@ -241,6 +290,9 @@ def test_inputs_are_not_written():
         ({"label_smoothing": 1.5}, ValueError, "1.5"),
         ({"z_loss": math.nan}, ValueError, "nan"),
         ({"softcap": 0.0}, ValueError, "0.0"),
+        ({"softcap": 9e-5}, ValueError, "9e-05"),
+        ({"softcap": 1e300}, ValueError, r"1e\+300"),
+        ({"softcap": math.nan}, ValueError, "nan"),
         ({"logits_dtype": torch.float16}, ValueError, "float16"),
         ({"memory": 100}, ValueError, "memory=100"),
         ({"memory": 1.5}, ValueError, "1.5"),
@@ -263,8 +315,20 @@ def test_bad_arguments(change, error, text):
         linear_cross_entropy(**given)
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("temperature", [0.0, -1.0, 1e-40, 1e31, math.inf, math.nan])
 def test_bad_temperature(temperature):
     x, w, _, t = parts()
-    with pytest.raises(ValueError, match="temperature"):
+    with pytest.raises(ValueError, match=f"temperature .*{re.escape(repr(temperature))}"):
         linear_log_probs(x, w, t, temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e30])
+@pytest.mark.parametrize("softcap", [None, 1e-4, 1e4])
+def test_the_ends_of_the_ranges_give_numbers(device, temperature, softcap):
+    x, w, b, t = (a.detach().to(device) for a in parts(dtype=torch.float32))
+    w.requires_grad_()
+    got = linear_log_probs(x, w, t, bias=b, temperature=temperature, softcap=softcap)
+    assert torch.isfinite(got).all() and (got <= 0).all()
+    if temperature == 1e30:  # every column alike
+        assert torch.allclose(got[t != -100], torch.tensor(-math.log(VOCABULARY), device=device), rtol=1e-6)
+    assert torch.isfinite(torch.autograd.grad(got.sum(), w)[0]).all()

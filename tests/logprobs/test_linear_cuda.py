@@ -180,6 +180,43 @@ def test_columns_closed_by_a_bias_of_minus_infinity():
     assert not torch.autograd.grad(ours, w)[0][4000:].any()
 
 
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_softcap_does_not_open_a_closed_column(dtype, budget):
+    x, w, b, t = parts(dtype)
+    t = torch.where(t >= 0, t % 4000, t)
+    closed = b.detach().clone()
+    closed[4000:] = -math.inf
+    closed.requires_grad_()
+    memory = BUDGETS[budget] and BUDGETS[budget] * (2 if dtype == torch.float32 else 1)
+    ours = linear_cross_entropy(x, w, t, bias=closed, softcap=8.0, memory=memory)
+    want = linear_cross_entropy(x, w[:4000], t, bias=b[:4000], softcap=8.0)
+    assert abs(float(ours - want)) < 1e-4
+    ours, want = torch.autograd.grad(ours, (x, w, closed)), torch.autograd.grad(want, (x, w, b))
+    assert not ours[1][4000:].any() and not ours[2][4000:].any()
+    assert all(distance(a, e.double()) < 1e-2 for a, e in zip(ours, want, strict=True))
+
+
+def test_a_closed_target_has_probability_zero_under_a_softcap():
+    x, w, b, t = parts(torch.bfloat16)
+    closed = b.detach().clone()
+    closed[4001] = -math.inf
+    t = torch.where(t == 4001, 0, t)
+    t[3] = 4001
+    rows = linear_log_probs(x, w, t, bias=closed, softcap=8.0)
+    assert rows[3] == -math.inf and int(torch.isfinite(rows).sum()) == ROWS - 1
+    assert all(torch.isfinite(g).all() for g in torch.autograd.grad(rows.sum(), (x, w)))
+
+
+def test_an_ignored_row_of_nan_has_no_gradient_under_a_softcap():
+    x, w, _, t = parts(torch.bfloat16)
+    dirty = x.detach().clone()
+    dirty[t == -100] = math.nan
+    dirty.requires_grad_()
+    (got,) = torch.autograd.grad(linear_cross_entropy(dirty, w.detach(), t, softcap=8.0), dirty)
+    assert not got[t == -100].any() and torch.isfinite(got).all()
+
+
 def test_in_a_graph_and_on_another_stream():
     x, w, _, t = parts(torch.bfloat16)
     want = linear_cross_entropy(x, w, t)

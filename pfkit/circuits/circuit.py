@@ -268,7 +268,15 @@ class Circuit(nn.Module):
         return learning.fit(self, x, **keywords)
 
     def save(self, path: Any) -> None:
-        """Write structure and parameters to an npz file (a path or a binary file); nothing is pickled."""
+        """Write structure and parameters to an npz file (a path or a binary file); nothing is pickled.
+
+        Raises
+        ------
+        TypeError
+            For parameters other than float32 and float64.
+        ValueError
+            If one is not finite, which :meth:`load` would refuse.
+        """
         from .storage import save
 
         save(self, path)

@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .arguments import check_count, check_pair, check_positive
+from .arguments import as_tensor, check_count, check_pair, check_positive
 from .counts import GraphedCounts, expected_counts
+from .gaussian import merged, moments_of, renewed
+from .scale import check_scale
 
 if TYPE_CHECKING:
     from .circuit import Circuit
 
 Tensor = torch.Tensor
+MOST_PSEUDOCOUNT = 1e30  # float32 holds it beside any number of rows
 
 
 def normalized_counts(
@@ -72,7 +75,7 @@ class EM:
         Rows of the whole data set, for mini-batches: what the pseudocount stands against. Without it, the
         rows accumulated since the last step.
     min_sd : float
-        Lower limit of Gaussian standard deviations.
+        Lower limit of Gaussian standard deviations, in the units of the data.
     graph : bool
         On CUDA, capture the passes over batches of the first one's size as a graph: for many such batches.
     """
@@ -92,6 +95,10 @@ class EM:
             check_positive("input_pseudocount", input_pseudocount, zero=True)
         if n_rows is not None:
             check_positive("n_rows", n_rows)
+            if max(pseudocount, input_pseudocount or 0.0) / n_rows > MOST_PSEUDOCOUNT:
+                raise ValueError(f"a pseudocount over n_rows must be at most {MOST_PSEUDOCOUNT:g}")
+        if (most := max(pseudocount, input_pseudocount or 0.0)) > MOST_PSEUDOCOUNT:
+            raise ValueError(f"a pseudocount must be at most {MOST_PSEUDOCOUNT:g}, got {most!r}")
         check_positive("min_sd", min_sd)
         self.circuit = circuit
         self.pseudocount = float(pseudocount)
@@ -144,47 +151,43 @@ class EM:
         Raises
         ------
         ValueError
-            If nothing was accumulated, or for a size outside (0, 1].
+            If nothing was accumulated, for a size outside (0, 1], or if a Gaussian's variance overflows:
+            the parameters then stay as they were.
         """
         if not 0 < size <= 1:
             raise ValueError(f"the size of a step must lie in (0, 1], got {size}")
         if self._sum is None or not self._rows:
             raise ValueError("nothing was accumulated since the last step")
-        if size == 1 or self._average is None:
-            self._average = [total / self._rows for total in self._sum]
-        else:
-            for average, total in zip(self._average, self._sum, strict=True):
-                average.lerp_(total / self._rows, size)
-        self._write(self._average, float(self.n_rows or self._rows))
+        found = [total / self._rows for total in self._sum]
+        inputs = self.circuit.inputs
+        gaussian = inputs.family == "gaussian"
+        if gaussian:  # means move with every step: moments about them cannot be averaged
+            found[-1] = moments_of(found[-1], inputs.mean)
+        if size < 1 and self._average is not None:
+            *counts, leaves = self._average
+            last = merged(leaves, found[-1], size) if gaussian else leaves.lerp(found[-1], size)
+            found = [*(a.lerp(b, size) for a, b in zip(counts, found[:-1], strict=True)), last]
+        self._write(found, float(self.n_rows or self._rows))
+        self._average = found
         self._sum, self._rows = None, 0
 
     def _write(self, average: list[Tensor], n_rows: float) -> None:
         circuit, inputs = self.circuit, self.circuit.inputs
-        pseudo = self.pseudocount / n_rows
         root, *sums, leaves = average
-        circuit.root_weight.copy_(normalized_counts(root, pseudo, circuit.root_weight, (0, 1)))
-        for (_, _, layer), counts in zip(circuit.layers(), sums, strict=True):
-            layer.weight.copy_(normalized_counts(counts, pseudo, layer.weight))
         pseudo = self.input_pseudocount / n_rows
         if inputs.family == "gaussian":
-            _write_gaussian(inputs.mean, inputs.sd, leaves, pseudo, self.min_sd)
+            mean, sd = renewed(leaves, inputs.mean, inputs.sd, pseudo, self.min_sd)  # may raise: comes first
+            inputs.mean.copy_(mean)
+            inputs.sd.copy_(sd)
         elif inputs.family == "bernoulli":
             old = torch.stack((1 - inputs.probs, inputs.probs), 2)
             inputs.probs.copy_(normalized_counts(leaves, pseudo, old)[:, :, 1])
         else:
             inputs.probs.copy_(normalized_counts(leaves, pseudo, inputs.probs))
-
-
-def _write_gaussian(mean: Tensor, sd: Tensor, moments: Tensor, pseudo: float, min_sd: float) -> None:
-    """Moments are about the means that were used; the pseudocount draws towards the present mean and sd."""
-    count, first, second = moments.unbind(2)
-    weight = count + pseudo
-    safe = torch.where(weight > 0, weight, torch.ones_like(weight))
-    shift = first / safe
-    variance = (second + pseudo * sd**2) / safe - shift**2
-    reached = weight > 0
-    mean.copy_(torch.where(reached, mean + shift, mean))
-    sd.copy_(torch.where(reached, variance.clamp_min(min_sd**2).sqrt(), sd))
+        pseudo = self.pseudocount / n_rows
+        circuit.root_weight.copy_(normalized_counts(root, pseudo, circuit.root_weight, (0, 1)))
+        for (_, _, layer), counts in zip(circuit.layers(), sums, strict=True):
+            layer.weight.copy_(normalized_counts(counts, pseudo, layer.weight))
 
 
 @dataclass
@@ -242,9 +245,14 @@ def fit(
     Raises
     ------
     ValueError, TypeError
-        For bad data (as ``Circuit.log_prob``), no rows, or a keyword out of its range.
+        For bad data (as ``Circuit.log_prob``), no rows, or a keyword out of its range. Gaussian inputs: for
+        a variable, not constant, whose standard deviation is below `min_sd` or lost in rounding to the
+        parameters' dtype, or whose squares leave its range.
     """
     data = circuit.data(x)
+    check_positive("min_sd", min_sd)
+    if circuit.inputs.family == "gaussian":
+        check_scale(as_tensor(x, "x"), circuit.dtype, min_sd=min_sd)
     if not data.shape[0]:
         raise ValueError("x has no rows")
     held_out = None if valid is None else circuit.data(valid, name="valid")

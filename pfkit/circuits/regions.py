@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -66,8 +67,9 @@ class RegionGraph:
             raise ValueError("root products are not in order of falling number of children")
         for children in self.root:
             if len(scope := self._joint_scope(children, scopes)) != self.n_variables:
-                missing = sorted(set(range(self.n_variables)) - scope)
-                raise ValueError(f"root product {children} misses the variables {missing[:10]}")
+                # the first ones only: a damaged file may name any number of variables
+                missing = list(islice((v for v in range(self.n_variables) if v not in scope), 10))
+                raise ValueError(f"root product {children} misses the variables {missing}")
 
     @staticmethod
     def _joint_scope(children: tuple[int, ...], scopes: list[frozenset[int]]) -> frozenset[int]:

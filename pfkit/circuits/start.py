@@ -7,6 +7,7 @@ import torch
 
 from .layers import InputLayer
 from .regions import RegionGraph
+from .scale import spread
 
 Tensor = torch.Tensor
 
@@ -35,7 +36,7 @@ def cluster_start(
     rows = t[torch.as_tensor(picked, device=t.device)].T.cpu()  # (V, K)
     n_variables = len(rows)
     if family == "gaussian":
-        sd = t.double().std(0, correction=0).cpu()
+        sd = spread(t)[0].cpu()
         sd = torch.where(sd > 0, sd, torch.ones_like(sd)).unsqueeze(1).expand(-1, k)
         jitter = 0.1 * torch.as_tensor(random.standard_normal((n_variables, k)))
         inputs = InputLayer(

@@ -19,6 +19,13 @@ FORMAT = 1
 
 def save(circuit: Circuit, path: Any) -> None:
     """See ``Circuit.save``."""
+    if circuit.dtype not in (torch.float32, torch.float64):
+        raise TypeError(
+            f"a circuit is saved in float32 or float64, this one is {circuit.dtype}: take circuit.float()"
+        )
+    for name, p in circuit.named_parameters():
+        if not bool(torch.isfinite(p).all()):
+            raise ValueError(f"{name} is not finite: no circuit could be loaded from the file")
     graph = circuit.graph
     arrays: dict[str, Any] = {
         "format": FORMAT,

@@ -7,6 +7,7 @@ that tree over latent variables of K states, one an internal variable, which emi
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,14 @@ from .arguments import as_tensor, categories, check_count, check_edges, check_po
 from .circuit import Circuit
 from .layers import FAMILIES, InputLayer
 from .learning import normalized_counts
+from .pairs import joint_dense, joint_sparse, suits_dense
 from .regions import rooted, tree_centre, tree_regions
+from .scale import check_scale
 from .start import cluster_start
 
 Tensor = torch.Tensor
 MAX_CATEGORIES = 1 << 16
+MAX_NUMBERS = 1 << 30  # of chow_liu's tables: 8 GiB in float64
 
 
 def _complete(x: Any, n_categories: int | None) -> tuple[Tensor, int]:
@@ -50,24 +54,30 @@ def mutual_information(x: Any, *, n_categories: int | None = None, pseudocount: 
         C; the largest category + 1 if not given.
     pseudocount : float
         Added to the count of each of the C * C cells of a pair.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For data with missing or invalid entries, or a pseudocount out of its range.
+
+    Notes
+    -----
+    Pairs are counted in matrix products while the C * C tables of one variable and all others are of
+    reasonable size, otherwise pair by pair, with memory for N observed cells.
     """
     t, n_categories = _complete(x, n_categories)
     check_positive("pseudocount", pseudocount, zero=True)
     n, n_variables = t.shape
     c = n_categories
     total = n + pseudocount * c * c
-    onehot = torch.nn.functional.one_hot(t, c).to(torch.float32).reshape(n, n_variables * c)
-    single = (onehot.sum(0, dtype=torch.float64) + pseudocount * c) / total
-    entropy = -torch.special.xlogy(single, single).reshape(n_variables, c).sum(1)
-    out = np.zeros((n_variables, n_variables))
-    step = max(1, (1 << 25) // (n_variables * c * c))
-    for v in range(0, n_variables, step):
-        # 0/1 products: exact in float32 up to 2^24 rows
-        counts = (onehot[:, v * c : (v + step) * c].T @ onehot).double()
-        p = ((counts + pseudocount) / total).reshape(-1, c, n_variables, c)
-        joint = torch.special.xlogy(p, p).sum((1, 3))
-        here = joint + entropy[v : v + step, None] + entropy[None, :]
-        out[v : v + step] = here.cpu().numpy()
+    if not math.isfinite(total):
+        raise ValueError(f"pseudocount is too large for {c} * {c} cells, got {pseudocount!r}")
+    cell = t + c * torch.arange(n_variables, device=t.device)
+    count = torch.bincount(cell.flatten(), minlength=n_variables * c).double()
+    single = (count + pseudocount * c) / total
+    entropy = -torch.special.xlogy(single, single).reshape(n_variables, c).sum(1).cpu().numpy()
+    joint = joint_dense if suits_dense(n, n_variables, c) else joint_sparse
+    out = joint(t, c, pseudocount) + entropy[:, None] + entropy
     np.fill_diagonal(out, 0.0)
     return np.maximum((out + out.T) / 2, 0.0)
 
@@ -91,12 +101,13 @@ def chow_liu_tree(
     return spanning_tree(information)
 
 
-def _gaussian_information(t: Tensor) -> np.ndarray:
+def _gaussian_information(t: Tensor, dtype: torch.dtype) -> np.ndarray:
     """Mutual information of jointly Gaussian variables: -log(1 - correlation^2) / 2."""
     if not t.is_floating_point():
         t = t.double()
     if not bool(torch.isfinite(t).all()):
         raise ValueError("x must be finite and have no missing entries to learn a structure from")
+    check_scale(t, dtype)
     centred = t.double() - t.double().mean(0)
     norm = centred.norm(dim=0)
     norm = torch.where(norm > 0, norm, 1.0)
@@ -108,6 +119,8 @@ def _gaussian_information(t: Tensor) -> np.ndarray:
 
 def spanning_tree(information: np.ndarray) -> list[tuple[int, int]]:
     """Edges (smaller variable first, sorted) of the spanning tree with the largest sum of `information`."""
+    if not np.isfinite(information).all():
+        raise ValueError("mutual information is not finite: the data or a pseudocount are too large")
     # scipy's trees take 0 for "no edge": shifted so that every pair has a positive length
     length = information.max(initial=0.0) + 1.0 - information
     np.fill_diagonal(length, 0.0)
@@ -140,8 +153,19 @@ def chow_liu(
         Where the tree hangs from; its centre if not given. The distribution does not depend on it.
     dtype : torch.dtype
         Of the parameters.
+
+    Raises
+    ------
+    ValueError, TypeError
+        For data with missing or invalid entries, a root that is no variable, or so many categories that the
+        tables, 2 V C * C numbers, would exceed 8 GiB.
     """
     t, c = _complete(x, n_categories)
+    if (numbers_needed := 2 * t.shape[1] * c * c) > MAX_NUMBERS:
+        raise ValueError(
+            f"a table of {c} * {c} categories for each of {t.shape[1]} variables would take "
+            f"{numbers_needed / (1 << 27):.0f} GiB, at most {MAX_NUMBERS >> 27} are allowed: merge categories"
+        )
     edges = chow_liu_tree(t, n_categories=c, pseudocount=pseudocount)
     n, n_variables = t.shape
     root = tree_centre(n_variables, edges) if root is None else root
@@ -220,7 +244,8 @@ def hclt(
     ------
     ValueError, TypeError
         For data with missing or invalid entries, a tree that does not span the variables, a root that is
-        none.
+        none; for Gaussian inputs, a variable whose spread is lost in rounding to `dtype` (not a constant
+        one), or whose squares leave its range.
     """
     check_count("num_latents", num_latents)
     check_count("bins", bins)
@@ -233,7 +258,7 @@ def hclt(
         t = as_tensor(x, "x")
         if t.dim() != 2 or not t.shape[0] or not t.shape[1]:
             raise ValueError(f"x must be (rows, variables), both > 0, got shape {tuple(t.shape)}")
-        information, c = _gaussian_information(t), 0
+        information, c = _gaussian_information(t, dtype), 0
     else:
         t, c = _complete(x, 2 if family == "bernoulli" else n_categories)
     n_variables = t.shape[1]

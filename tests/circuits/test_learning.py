@@ -231,6 +231,8 @@ def test_many_categories_are_counted_as_few(small):
         (dict(pseudocount=None), TypeError, "pseudocount"),
         (dict(input_pseudocount=-1), ValueError, "input_pseudocount"),
         (dict(min_sd=0.0), ValueError, "min_sd"),
+        (dict(pseudocount=1e31), ValueError, "at most 1e"),
+        (dict(input_pseudocount=1e300), ValueError, "at most 1e"),
         (dict(patience=3), ValueError, "patience needs"),
         (dict(valid=np.zeros((0, 6))), ValueError, "valid has no rows"),
         (dict(valid=np.zeros((2, 5))), ValueError, "valid must be"),

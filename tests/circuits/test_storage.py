@@ -49,6 +49,7 @@ CHANGES = [
     ({"n_levels": np.int64(10**9)}, "levels"),
     ({"n_levels": np.int64(2)}, "level.1"),
     ({"n_variables": np.int64(7)}, "misses the variables"),
+    ({"n_variables": np.int64(2**62)}, "misses the variables"),
     ({"n_variables": np.int64(3)}, "variable"),
     ({"root": np.array([[3, 99]])}, "not computed yet"),
     ({"root": np.array([[3.0, 1.0]])}, "root"),
@@ -117,3 +118,20 @@ def test_a_failed_save_leaves_the_old_file(saved, small, monkeypatch):
         small(seed=9).save(path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_not_saved(dtype, small, tmp_path):
+    path = tmp_path / "circuit.npz"
+    with pytest.raises(TypeError, match=f"float32 or float64, this one is {dtype}"):
+        small().to(dtype).save(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_load_would_refuse_is_not_saved(small, tmp_path):
+    circuit = small("gaussian")
+    with torch.no_grad():
+        circuit.inputs.sd[0, 0] = torch.inf
+    with pytest.raises(ValueError, match="inputs.sd is not finite"):
+        circuit.save(tmp_path / "circuit.npz")
+    assert not list(tmp_path.iterdir())

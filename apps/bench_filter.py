@@ -427,7 +427,8 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel("particles")
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("ns a particle and step")
-    axes[0][-1].legend()
+    if axes[0][-1].lines:
+        axes[0][-1].legend()
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

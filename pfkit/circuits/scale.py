@@ -18,7 +18,7 @@ STEPS = 16
 def spread(t: Tensor) -> tuple[Tensor, Tensor]:
     """Standard deviation and largest magnitude of each column of t (N, V), float64; NaN is missing.
 
-    A column that is constant up to rounding of its own dtype has standard deviation 0.
+    A column that is constant up to rounding of float64 has standard deviation 0.
     """
     value = t.double()
     seen = ~torch.isnan(value)
@@ -29,8 +29,8 @@ def spread(t: Tensor) -> tuple[Tensor, Tensor]:
     value = value / unit
     centred = torch.where(seen, value - value.sum(0) / n, torch.zeros_like(value))
     sd = (centred.square().sum(0) / n).sqrt()
-    eps = torch.finfo(t.dtype if t.is_floating_point() else torch.float64).eps
-    return torch.where(sd > STEPS * eps, sd, torch.zeros_like(sd)) * unit, top
+    noise = STEPS * torch.finfo(torch.float64).eps
+    return torch.where(sd > noise, sd, torch.zeros_like(sd)) * unit, top
 
 
 def check_scale(t: Tensor, dtype: torch.dtype, *, min_sd: float = 0.0, name: str = "x") -> None:
@@ -49,7 +49,9 @@ def check_scale(t: Tensor, dtype: torch.dtype, *, min_sd: float = 0.0, name: str
     kind = str(dtype).removeprefix("torch.")
     remedy = "change its units" if dtype == torch.float64 else "change its units, or learn with float64"
     most, least = limits.max**0.5 / 1e4, limits.tiny**0.5 * 1e3
-    varies = sd > 0
+    # what the data's own dtype has rounded already, no other dtype brings back
+    own = torch.finfo(t.dtype).eps if t.is_floating_point() else 0.0
+    varies = sd > STEPS * own * top
 
     def refuse(wrong: Tensor, why: str) -> None:
         if bool(wrong.any()):

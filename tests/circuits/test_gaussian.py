@@ -144,6 +144,15 @@ def test_columns_constant_up_to_rounding_are_no_error(dtype):
     assert torch.isfinite(circuit.log_prob(x)).all()
 
 
+def test_learning_starts_from_the_spread_of_coarse_data():
+    x = torch.from_numpy(100 + 3 * normal((500, 2))).to(torch.bfloat16)  # in steps of a half
+    circuit = hclt(x, 2, family="gaussian", rng=0)
+    want = x.double().std(0, correction=0).tolist()
+    assert circuit.inputs.sd[:, 0].tolist() == pytest.approx(want, rel=1e-6)
+    circuit.fit(x, epochs=5, rng=0)
+    assert circuit.inputs.sd.detach().min() > 0.5
+
+
 def test_missing_entries_do_not_count_as_spread():
     x = 5.0 + normal()
     circuit = hclt(x, 2, family="gaussian", rng=0)

@@ -70,6 +70,18 @@ def test_a_genealogy_with_one_ancestor_says_nothing():
     )
 
 
+def test_a_large_error_is_not_read_off_the_genealogy():
+    """Without resampling the scheme is never used: both must say the same, and what runs show."""
+    model, y = LocalLevel(0.5, 0.3), Y[:12]
+    given = dict(n_particles=100, ess_threshold=0)
+    runs = [ParticleFilter(model, rng=s, **given).run(y, store=()) for s in range(200)]
+    true = np.std([r.log_likelihood for r in runs], ddof=1)
+    assert true > 2  # far beyond what one generation's shares can show
+    one = [ParticleFilter(model, rng=s, resampling="multinomial", **given).run(y) for s in range(30)]
+    assert 0.7 < np.mean([r.log_likelihood_se for r in one]) / true < 1.4
+    assert one[0].log_likelihood_se == runs[0].log_likelihood_se
+
+
 def test_it_is_reproducible_and_leaves_the_filter_alone():
     a, b = (ParticleFilter(LocalLevel(1.0, 1.0), 100, rng=3) for _ in range(2))
     first, second = a.run(Y[:20]), b.run(Y[:20])

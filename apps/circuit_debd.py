@@ -20,6 +20,8 @@ from time import perf_counter
 
 import numpy as np
 
+from .devices import chosen_device
+
 
 @dataclass
 class Choice:
@@ -116,12 +118,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"skipped: PFKIT_DATA names no folder with pc/debd_{options.name}.npz", file=sys.stderr)
         return 0
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         print("this needs torch: pip install 'pfkit[torch]'", file=sys.stderr)
         return 1
     from pfkit.circuits import chow_liu, mean_log_likelihood
 
+    device = chosen_device(options.device, parser.error)
     splits = load(path)
     print(f"{options.name}: " + ", ".join(f"{s} {len(x)} x {x.shape[1]}" for s, x in splits.items()))
     best = search(
@@ -130,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.pseudocounts,
         epochs=options.epochs,
         batch=options.batch,
-        device=options.device or ("cuda" if torch.cuda.is_available() else "cpu"),
+        device=device,
         seed=options.seed,
     )
     tree = mean_log_likelihood(chow_liu(splits["train"], pseudocount=0.01), splits["test"])

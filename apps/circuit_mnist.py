@@ -23,6 +23,8 @@ from time import perf_counter
 
 import numpy as np
 
+from .devices import chosen_device
+
 DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even5000.npz"
 N_TRAIN = 4500
 SIDE = 28
@@ -169,12 +171,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--save", type=Path, help="write the circuit to this npz file")
     options = parser.parse_args(arguments)
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError:
         print("this needs torch: pip install 'pfkit[torch]'", file=sys.stderr)
         return 1
-    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    latents = options.latents or (16 if device == "cpu" else 128)
+    device = chosen_device(options.device, parser.error)
+    latents = options.latents
+    if latents is None:
+        latents = 16 if device == "cpu" else 128
+    if latents < 1:
+        parser.error(f"--latents must be >= 1, got {latents}")
     images = load()
     if options.images is not None:
         if not 20 <= options.images <= len(images):

@@ -33,13 +33,18 @@ def as_tensor(x: Any, name: str) -> torch.Tensor:
             x = np.ma.filled(x.astype(np.float64), np.nan)  # what is masked is missing
         a = np.asarray(x)
         if a.dtype.kind not in "biuf":
-            raise TypeError(f"{name} must hold numbers, got dtype {a.dtype}")
+            hint = ", and NaN where an entry is missing" if a.dtype.kind == "O" else ""
+            raise TypeError(f"{name} must hold numbers{hint}, got dtype {a.dtype}")
+        if a.dtype == np.uint64 and a.size and int(a.max()) > np.iinfo(np.int64).max:
+            raise ValueError(f"{name} must hold numbers below 2^63, got {int(a.max())}")
         if a.dtype.kind == "u" and a.dtype.itemsize > 1:
             a = a.astype(np.int64)
         a = np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("="))
         t = torch.from_numpy(a if a.flags.writeable else a.copy())
     if t.is_complex():
         raise TypeError(f"{name} must hold real numbers, got {t.dtype}")
+    if t.is_floating_point() and t.dtype.itemsize == 1:
+        t = t.float()  # torch has next to no operations for 8-bit floats
     return t
 
 
@@ -82,6 +87,14 @@ def categories(t: torch.Tensor, n_categories: int, name: str, validate: bool) ->
                 f"[0, {n_categories}), or -1 or NaN for missing"
             )
     return whole
+
+
+def numpy_generator(rng: Any) -> np.random.Generator:
+    """``np.random.default_rng(rng)``, with a TypeError that names `rng`."""
+    try:
+        return np.random.default_rng(rng)
+    except TypeError:
+        raise TypeError(f"rng must be None, an int, a SeedSequence or a Generator, got {rng!r}") from None
 
 
 def check_positive(name: str, value: Any, *, zero: bool = False) -> None:

@@ -11,14 +11,14 @@ reached and that has no pseudocount stays as it was.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
-from .arguments import as_tensor, check_count, check_pair, check_positive
+from .arguments import as_tensor, check_count, check_pair, check_positive, numpy_generator
 from .counts import GraphedCounts, expected_counts
 from .gaussian import merged, moments_of, renewed
 from .scale import check_scale
@@ -235,6 +235,7 @@ def fit(
         See :class:`EM`.
     valid : array or Tensor, (M, V), optional
         Validation rows: the parameters of the epoch that gives them the highest mean log-likelihood are kept.
+        Where that is -inf after every epoch, the last one's are, with a warning.
     patience : int, optional
         Stop after so many epochs without a better validation score.
     rng : None, int, SeedSequence or Generator
@@ -270,7 +271,7 @@ def fit(
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be callable, got {progress!r}")
     n = data.shape[0]
-    random = np.random.default_rng(rng)
+    random = numpy_generator(rng)
     rows = min(n, batch or 4096)
     em = EM(
         circuit,
@@ -299,7 +300,8 @@ def fit(
         if held_out is not None:
             score = mean_log_likelihood(circuit, held_out)
             result.valid.append(score)
-            if best is None or score > result.valid[result.best_epoch]:
+            top = -math.inf if best is None else result.valid[result.best_epoch]
+            if score > top or top == -math.inf:  # -inf ranks no epochs: the latest is kept
                 result.best_epoch = epoch
                 best = [p.detach().clone() for p in circuit.parameters()]
         else:
@@ -308,6 +310,12 @@ def fit(
             progress(epoch, result.train[-1], score)
         if patience is not None and epoch - result.best_epoch >= patience:
             break
+    if held_out is not None and max(result.valid) == -math.inf:
+        warnings.warn(
+            "valid has rows of probability zero after every epoch, so it chose nothing and the last epoch is "
+            "kept: give a pseudocount, or leave such rows out",
+            stacklevel=3,
+        )
     if best is not None:
         with torch.no_grad():
             for p, kept in zip(circuit.parameters(), best, strict=True):

@@ -147,8 +147,9 @@ class LogProb(torch.autograd.Function):
         return root
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def, override]
+        if torch.is_grad_enabled():  # a gradient that is silently constant would be wrong
+            raise NotImplementedError("a circuit's log_prob has no second derivatives (create_graph=True)")
         x, values, *_ = ctx.saved_tensors
         circuit = ctx.circuit
         flows = downward(circuit, values, grad, flow=False)

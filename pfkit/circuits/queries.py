@@ -68,6 +68,8 @@ def _evidence(circuit: Circuit, n: int, given: Any) -> Tensor:
         return circuit.data(torch.full((n, circuit.n_variables), missing, device=circuit.device))
     t = as_tensor(given, "given")
     if t.dim() == 1:
+        if t.shape[0] != circuit.n_variables:
+            raise ValueError(f"given must be rows of {circuit.n_variables} entries, got {t.shape[0]}")
         t = t.unsqueeze(0).expand(n, -1)
     t = circuit.data(t, name="given")
     if t.shape[0] != n:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .arguments import as_tensor, categories, check_count, check_edges, check_positive
+from .arguments import as_tensor, categories, check_count, check_edges, check_positive, numpy_generator
 from .circuit import Circuit
 from .layers import FAMILIES, InputLayer
 from .learning import normalized_counts
@@ -253,7 +253,7 @@ def hclt(
         raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
     if dtype not in (torch.float32, torch.float64):
         raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
-    random = np.random.default_rng(rng)
+    random = numpy_generator(rng)
     if family == "gaussian":
         t = as_tensor(x, "x")
         if t.dim() != 2 or not t.shape[0] or not t.shape[1]:

@@ -282,7 +282,9 @@ X = np.zeros((2, 6), np.int64)
         (None, TypeError, "numbers"),
         ("abc", TypeError, "numbers"),
         (torch.zeros(2, 6).to_sparse(), TypeError, "dense"),
-        (np.array([[None] * 6]), TypeError, "numbers"),
+        (np.array([[None] * 6]), TypeError, "numbers, and NaN where an entry is missing"),
+        (np.full((1, 6), 2**63, dtype=np.uint64), ValueError, "below 2.63, got 9223372036854775808"),
+        (torch.full((1, 6), 9.0).to(torch.float8_e4m3fn), ValueError, r"x\[0, 0\] is 9.0"),
     ],
 )
 def test_bad_data(x, error, message, small):
@@ -385,3 +387,14 @@ def test_all_pairs_of_two_trees_give_the_average(states):
     torch.testing.assert_close(both.log_prob(x).exp(), want)
     assert [len(level) for level in graph.levels] == [1]
     assert list(itertools.chain(*graph.root)) != []
+
+
+@pytest.mark.parametrize("family", ["categorical", "gaussian"])
+def test_second_derivatives_are_refused(family, small, rows):
+    """The first one has no graph: as a part of something else it would count as constant."""
+    circuit = small(family)
+    value = circuit.log_prob(rows(family)).sum()
+    with pytest.raises(NotImplementedError, match="no second derivatives"):
+        torch.autograd.grad(value, circuit.root_weight, create_graph=True)
+    value = circuit.log_prob(rows(family)).sum()
+    assert torch.isfinite(torch.autograd.grad(value, circuit.root_weight)[0]).all()

@@ -152,13 +152,29 @@ def test_validation_keeps_the_best_epoch_and_patience_stops(small, rows):
     circuit, x = small(), rows(n=30)
     seen = []
     result = fit(
-        circuit, x[:10], epochs=200, batch=5, pseudocount=0.0, valid=x[10:], patience=3, rng=0,
+        circuit, x[:10], epochs=200, batch=5, pseudocount=0.01, valid=x[10:], patience=3, rng=0,
         progress=lambda *said: seen.append(said),
     )  # fmt: skip
     assert result.best_epoch == int(np.argmax(result.valid)) < len(result.valid) - 1 < 199
     assert len(result.valid) == result.best_epoch + 4
     assert mean_log_likelihood(circuit, x[10:]) == pytest.approx(max(result.valid), abs=1e-12)
     assert seen == [(e, t, v) for e, (t, v) in enumerate(zip(result.train, result.valid, strict=True))]
+
+
+def test_validation_of_probability_zero_chooses_no_epoch():
+    x = np.array([[0, 0], [1, 1], [0, 0], [1, 0]] * 5)
+    valid = np.array([[0, 0], [2, 1]])  # category 2 is in no row of x
+    circuits = [hclt(x, 2, n_categories=3, rng=0) for _ in range(2)]
+    with torch.no_grad():
+        for circuit in circuits:
+            circuit.inputs.probs[:, :, 2] = 0
+            circuit.inputs.probs /= circuit.inputs.probs.sum(2, keepdim=True)
+    plain = circuits[0].fit(x, epochs=6, pseudocount=0.0, rng=0)
+    with pytest.warns(UserWarning, match="valid has rows of probability zero"):
+        result = circuits[1].fit(x, epochs=6, pseudocount=0.0, rng=0, valid=valid, patience=2)
+    assert result.valid == [-math.inf] * 6 and result.best_epoch == plain.best_epoch == 5
+    for p, q in zip(*(c.parameters() for c in circuits), strict=True):
+        assert torch.equal(p, q)
 
 
 def test_the_seed_decides_the_order(small, rows):
@@ -238,6 +254,7 @@ def test_many_categories_are_counted_as_few(small):
         (dict(valid=np.zeros((2, 5))), ValueError, "valid must be"),
         (dict(valid=np.full((2, 6), 7)), ValueError, r"valid\[0, 0\] is 7"),
         (dict(rng=-1), ValueError, "non-negative"),
+        (dict(rng="a"), TypeError, "rng must be .* got 'a'"),
     ],
 )
 def test_bad_keywords(keywords, error, message, small, rows):

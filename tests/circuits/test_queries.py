@@ -161,6 +161,7 @@ def test_what_is_impossible_is_never_drawn():
         (lambda c: c.sample(2.0), TypeError, "n must be an integer"),
         (lambda c: c.sample(True), TypeError, "n must be an integer"),
         (lambda c: c.sample(2, np.zeros(5)), ValueError, "given must be"),
+        (lambda c: c.sample(2, np.zeros(5)), ValueError, "6 entries, got 5"),
         (lambda c: c.sample(2, np.zeros((3, 6))), ValueError, "n = 2 rows, got 3"),
         (lambda c: c.sample(1, np.full(6, 9)), ValueError, r"given\[0, 0\] is 9"),
         (lambda c: c.sample(1, rng="seed"), TypeError, "rng"),

@@ -37,15 +37,15 @@ share: the loss is then inf, as torch's is).
 from __future__ import annotations
 
 import math
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 
-from .linear_op import rows_of_loss
-from .token import COLDEST, HOTTEST
+from .linear_op import refuse_transforms, rows_of_loss
+from .token import _FLOATS, _INTEGERS, COLDEST, HOTTEST
 
 LEAST_CAP, LARGEST_CAP = 1e-4, 1e4
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def linear_cross_entropy(
@@ -103,7 +103,7 @@ def linear_cross_entropy(
         For arguments of the wrong kind, shape or range, a budget below the least and, on the CPU, a target
         out of range; the message names the value.
     NotImplementedError
-        When a second derivative is asked for.
+        When a second derivative is asked for, or one by torch.func's transforms or in forward mode.
 
     Notes
     -----
@@ -112,6 +112,7 @@ def linear_cross_entropy(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    _numbers(label_smoothing=label_smoothing, z_loss=z_loss)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing!r}")
     if not math.isfinite(z_loss):
@@ -147,7 +148,8 @@ def linear_log_probs(
         Divides the logits, after `softcap`; from 1e-30 to 1e30. The logits over the temperature must be
         finite in float32.
     hidden, weight, targets, bias, ignore_index, softcap, logits_dtype, memory
-        As in :func:`linear_cross_entropy`. Ignored targets give 0.
+        As in :func:`linear_cross_entropy`. Ignored targets give 0. In order: the logits are the products plus
+        `bias`, capped, divided by the temperature.
 
     Returns
     -------
@@ -159,12 +161,13 @@ def linear_log_probs(
     TypeError, ValueError, NotImplementedError
         As :func:`linear_cross_entropy`; ValueError for a temperature out of range.
     """
+    _numbers(temperature=temperature)
     if not COLDEST <= temperature <= HOTTEST:
         raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
     loss, _ = _rows(
         hidden, weight, targets, bias, ignore_index, 0.0, softcap, 1 / temperature, 0.0, logits_dtype, memory
     )
-    return loss.neg().reshape(targets.shape)
+    return (0 - loss).reshape(targets.shape)  # 0 where ignored, not -0
 
 
 def _rows(
@@ -174,6 +177,10 @@ def _rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss of every row, and the targets as a vector."""
     _check_tensors(hidden, weight, targets, bias)
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
+    if not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index must fit 64 bits, got {ignore_index!r}")
     device = hidden.device.type
     if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
         # The inputs as a linear layer's; what follows chooses its own types.
@@ -183,13 +190,15 @@ def _rows(
                 hidden.to(dtype), weight.to(dtype), targets, bias, ignore_index, smoothing, softcap, scale,
                 z_loss, logits_dtype, memory,
             )  # fmt: skip
+    if softcap is not None:
+        _numbers(softcap=softcap)
     if softcap is not None and not LEAST_CAP <= softcap <= LARGEST_CAP:
         raise ValueError(f"softcap must be from {LEAST_CAP:g} to {LARGEST_CAP:g}, or None, got {softcap!r}")
     if logits_dtype is not None and logits_dtype not in (hidden.dtype, torch.float32):
         raise ValueError(f"logits_dtype must be None, torch.float32 or {hidden.dtype}, got {logits_dtype}")
     if logits_dtype == hidden.dtype or hidden.dtype == torch.float64:
         logits_dtype = None
-    if memory is not None and (not isinstance(memory, int) or memory < 0):
+    if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Integral) or memory < 0):
         raise ValueError(f"memory must be None or a number of bytes, got {memory!r}")
     rows = hidden.reshape(-1, hidden.shape[-1])
     if rows.stride(-1) != 1:
@@ -202,11 +211,18 @@ def _rows(
     mode = 0
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (rows, weight, bias)):
         mode = 2 if rows.requires_grad else 1
+    refuse_transforms((rows, weight, bias), mode > 0)
     loss = rows_of_loss(
-        rows, weight, flat, bias, ignore_index, float(smoothing), float(softcap or 0.0), float(scale),
-        float(z_loss), logits_dtype, -1 if memory is None else memory, mode,
+        rows, weight, flat, bias, int(ignore_index), float(smoothing), float(softcap or 0.0), float(scale),
+        float(z_loss), logits_dtype, -1 if memory is None else int(memory), mode,
     )  # fmt: skip
     return loss, flat
+
+
+def _numbers(**named: Any) -> None:
+    for name, x in named.items():
+        if isinstance(x, torch.Tensor) or not isinstance(x, Real):
+            raise TypeError(f"{name} must be a number, got {type(x).__name__}")
 
 
 def _check_tensors(
@@ -220,12 +236,18 @@ def _check_tensors(
             raise TypeError(f"{name} must be a torch tensor, got {type(x).__name__}")
         if x.device != hidden.device:
             raise ValueError(f"{name} lies on {x.device}, hidden on {hidden.device}")
+        if x.layout != torch.strided:
+            raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
+    if hidden.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"hidden must be on the CPU or a CUDA device, got {hidden.device}")
     if hidden.dtype not in _FLOATS:
         raise TypeError(f"hidden must be float32, float64, float16 or bfloat16, got {hidden.dtype}")
     if weight.dtype != hidden.dtype:
         raise TypeError(f"weight must have hidden's dtype {hidden.dtype}, got {weight.dtype}")
-    if targets.dtype.is_floating_point or targets.dtype.is_complex or targets.dtype == torch.bool:
-        raise TypeError(f"targets must be integers, got {targets.dtype}")
+    if targets.dtype not in _INTEGERS:
+        raise TypeError(f"targets must be signed integers or uint8, got {targets.dtype}")
+    if bias is not None and not bias.dtype.is_floating_point:
+        raise TypeError(f"bias must be floating-point, got {bias.dtype}")
     if hidden.dim() < 1 or weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:
         raise ValueError(
             f"hidden (..., H) and weight (V, H) do not fit: {tuple(hidden.shape)}, {tuple(weight.shape)}"

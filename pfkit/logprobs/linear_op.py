@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from ..lse import torch_op
 from . import linear_plan
@@ -184,6 +185,32 @@ def _refuse(ctx: Any, *grads: Any) -> tuple[Any, ...]:
 
 torch.library.register_autograd("pfkit::linear_cross_entropy", _gradient, setup_context=_save, lib=_LIBRARY)
 torch.library.register_autograd("pfkit::linear_cross_entropy_backward", _refuse, lib=_LIBRARY)
+
+
+def refuse_transforms(given: tuple[_Tensor | None, ...], gradient: bool) -> None:
+    """Raise where a derivative is wanted that the operator does not have; forward mode would find no tangent,
+    which reads as zero.
+    """
+    if torch.compiler.is_compiling() or not torch_op._transformed():
+        return
+    functorch: Any = torch._C._functorch
+    kinds = [level.key() for level in functorch.get_interpreter_stack() or []]
+    tensors = [x for x in given if x is not None]
+    wrapped = any(functorch.is_functorch_wrapped_tensor(x) for x in tensors)
+    if (
+        (gradient and functorch.TransformType.Grad in kinds)
+        or (wrapped and functorch.TransformType.Jvp in kinds)
+        or any(_has_tangent(x) for x in tensors)
+    ):
+        raise NotImplementedError(
+            "linear cross-entropy has derivatives by backward() and torch.autograd.grad only, not by "
+            "torch.func's transforms or in forward mode; use torch.nn.functional.cross_entropy(hidden @ "
+            "weight.T, targets)"
+        )
+
+
+def _has_tangent(x: _Tensor) -> bool:
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
 def rows_of_loss(hidden: _Tensor, weight: _Tensor, *rest: Any) -> _Tensor:

@@ -76,6 +76,13 @@ def test_only_completion_tokens_have_targets():
     assert bool(live.any(1).all()) and not bool(live.all(1).any())
 
 
+@pytest.mark.parametrize("name", ["batch", "hidden", "layers", "repeats", "vocabulary"])
+def test_sizes_of_zero_are_refused(capsys, name):
+    with pytest.raises(SystemExit):
+        rlhf_logprobs.main([f"--{name}", "0"])
+    assert f"--{name} must be at least 1, got 0" in capsys.readouterr().err
+
+
 def test_a_gpu_that_is_not_there(capsys):
     if torch.cuda.is_available():
         pytest.skip("a GPU is there")

@@ -7,6 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 from pfkit.logprobs.linear import linear_cross_entropy, linear_log_probs  # noqa: E402
 
 F = torch.nn.functional
@@ -290,6 +292,16 @@ def test_inputs_are_not_written():
         ({"label_smoothing": 1.5}, ValueError, "1.5"),
         ({"z_loss": math.nan}, ValueError, "nan"),
         ({"softcap": 0.0}, ValueError, "0.0"),
+        ({"softcap": "2"}, TypeError, "softcap .* str"),
+        ({"label_smoothing": "0"}, TypeError, "label_smoothing .* str"),
+        ({"z_loss": None}, TypeError, "z_loss .* NoneType"),
+        ({"ignore_index": None}, TypeError, "ignore_index .* None"),
+        ({"ignore_index": 2**70}, ValueError, str(2**70)),
+        ({"memory": True}, ValueError, "memory .* True"),
+        ({"bias": torch.zeros(VOCABULARY, dtype=torch.complex64)}, TypeError, "bias .*complex64"),
+        ({"bias": torch.zeros(VOCABULARY, dtype=torch.int64)}, TypeError, "bias .*int64"),
+        ({"targets": torch.zeros(ROWS, dtype=torch.uint64)}, TypeError, "uint64"),
+        ({"hidden": torch.eye(ROWS, HIDDEN).to_sparse()}, TypeError, "hidden .*sparse_coo"),
         ({"softcap": 9e-5}, ValueError, "9e-05"),
         ({"softcap": 1e300}, ValueError, r"1e\+300"),
         ({"softcap": math.nan}, ValueError, "nan"),
@@ -320,6 +332,53 @@ def test_bad_temperature(temperature):
     x, w, _, t = parts()
     with pytest.raises(ValueError, match=f"temperature .*{re.escape(repr(temperature))}"):
         linear_log_probs(x, w, t, temperature=temperature)
+
+
+def test_a_temperature_that_is_no_number():
+    x, w, _, t = parts()
+    with pytest.raises(TypeError, match="temperature .* str"):
+        linear_log_probs(x, w, t, temperature="1")
+
+
+def test_no_meta_tensors():
+    x, w, t = (torch.empty(s, device="meta") for s in ((ROWS, HIDDEN), (VOCABULARY, HIDDEN), (ROWS,)))
+    with pytest.raises(ValueError, match="meta"):
+        linear_cross_entropy(x, w, t.long())
+
+
+def test_numbers_of_numpy():
+    np = pytest.importorskip("numpy")
+    x, w, _, t = parts()
+    want = linear_cross_entropy(x, w, t, softcap=4.0, memory=SMALL)
+    given = {"softcap": np.float32(4), "memory": np.int64(SMALL), "ignore_index": np.int64(-100)}
+    assert torch.equal(linear_cross_entropy(x, w, t, **given), want)
+
+
+def test_transforms_and_forward_mode_are_refused():
+    """Without a word forward mode would find no tangent, that is a derivative of zero."""
+    x, w, _, t = (a.detach() for a in parts())
+
+    def loss(a):
+        return linear_cross_entropy(a, w, t)
+
+    calls = [
+        lambda: torch.func.grad(loss)(x),
+        lambda: torch.func.jacrev(loss)(x),
+        lambda: torch.func.jvp(loss, (x,), (x,)),
+        lambda: torch.func.jacfwd(loss)(x),
+    ]
+    for call in calls:
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            call()
+    with forward_ad.dual_level():
+        with pytest.raises(NotImplementedError, match="forward mode"):
+            loss(forward_ad.make_dual(x, x))
+
+
+def test_ignored_targets_give_zero_without_a_sign():
+    x, w, _, t = parts()
+    got = linear_log_probs(x, w, t)[t == -100]
+    assert not got.any() and not torch.signbit(got).any()
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e30])

@@ -71,7 +71,15 @@ def standard_error(pf: Any, observations: Any, inputs: Any) -> Callable[[], floa
         "on_collapse": "keep",
     }
     how = _from_lineages if pf.resampling == "multinomial" else _from_replicates
-    return partial(how, pf.model, pf.n_particles, keywords, pf._streams.key, observations, inputs)
+    series = (_held(observations), None if inputs is None else _held(inputs))
+    return partial(how, pf.model, pf.n_particles, keywords, pf._streams.key, *series)
+
+
+def _held(series: Any) -> Any:
+    """A copy, so that what the caller does with the series after the run does not change the answer."""
+    if isinstance(series, np.ndarray):
+        return series.copy()
+    return [y.copy() if isinstance(y, np.ndarray) else y for y in series]
 
 
 def _from_replicates(model, n, keywords, key, observations, inputs) -> float:
@@ -150,6 +158,8 @@ def _from_lineages(model, n, keywords, key, observations, inputs) -> float:
         pf.update(observations[k])
         if not math.isfinite(pf.log_likelihood):
             return math.nan
+    if (pf._w == pf._w[0]).all() and pf.log_likelihood == 0.0:  # nothing was observed
+        return 0.0
     deviation = lines.deviation(pf._w)
     if deviation**2 > LARGEST:
         return _from_replicates(model, n, keywords, key, observations, inputs)

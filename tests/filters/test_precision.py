@@ -89,6 +89,25 @@ def test_it_is_reproducible_and_leaves_the_filter_alone():
     np.testing.assert_array_equal(a.run(Y[20:]).increment, b.run(Y[20:]).increment)
 
 
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+def test_it_is_that_of_the_series_that_was_run(resampling):
+    def run(y):
+        return ParticleFilter(LocalLevel(1.0, 1.0), 60, rng=3, resampling=resampling).run(y)
+
+    want = run(Y[:15]).log_likelihood_se
+    for y in (Y[:15].copy(), list(Y[:15]), [v.reshape(()).copy() for v in Y[:15]]):
+        result = run(y)
+        for k in range(len(y)):
+            y[k] = 100.0
+        assert result.log_likelihood_se == want
+
+
+@pytest.mark.parametrize("resampling", ["systematic", "multinomial"])
+def test_nothing_observed_has_no_error(resampling):
+    pf = ParticleFilter(LocalLevel(1.0, 1.0), 60, rng=3, resampling=resampling, ess_threshold=1)
+    assert pf.run([None, math.nan, None]).log_likelihood_se == 0.0
+
+
 def test_where_it_cannot_be_had():
     pf = ParticleFilter(LocalLevel(1.0, 1.0), 50, rng=3)
     assert math.isnan(pf.run(iter(Y)).log_likelihood_se)

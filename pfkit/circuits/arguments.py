@@ -97,6 +97,14 @@ def numpy_generator(rng: Any) -> np.random.Generator:
         raise TypeError(f"rng must be None, an int, a SeedSequence or a Generator, got {rng!r}") from None
 
 
+def check_circuit(circuit: Any) -> None:
+    """TypeError for anything but a Circuit."""
+    from .circuit import Circuit
+
+    if not isinstance(circuit, Circuit):
+        raise TypeError(f"circuit must be a pfkit.Circuit, got {circuit!r}")
+
+
 def check_positive(name: str, value: Any, *, zero: bool = False) -> None:
     """Raise unless `value` is a finite number > 0 (or >= 0)."""
     if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):

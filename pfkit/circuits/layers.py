@@ -77,7 +77,10 @@ class InputLayer(nn.Module):
         super().__init__()
         if family not in FAMILIES:
             raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
-        index = torch.as_tensor(np.asarray(variables), dtype=torch.int64)
+        numbers = np.asarray(variables)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise TypeError(f"variables must be integers, got dtype {numbers.dtype}")
+        index = torch.as_tensor(numbers.astype(np.int64))
         if index.dim() != 1 or not index.numel() or int(index.min()) < 0:
             raise ValueError("variables must be a non-empty list of numbers >= 0")
         self.family = family
@@ -97,6 +100,8 @@ class InputLayer(nn.Module):
                 check_simplex("probs", self.probs, 2)
             elif bool(((self.probs < 0) | (self.probs > 1)).any()):
                 raise ValueError("probs must lie in [0, 1]")
+        if not self.shape[1]:
+            raise ValueError("an input layer needs at least one unit a region")
         if self.shape[0] != index.numel():
             raise ValueError(f"parameters of {self.shape[0]} regions for {index.numel()} variables")
 

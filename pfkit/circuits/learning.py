@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .arguments import as_tensor, check_count, check_pair, check_positive, numpy_generator
+from .arguments import as_tensor, check_circuit, check_count, check_pair, check_positive, numpy_generator
 from .counts import GraphedCounts, expected_counts
 from .gaussian import merged, moments_of, renewed
 from .scale import check_scale
@@ -90,6 +90,7 @@ class EM:
         min_sd: float = 1e-3,
         graph: bool = False,
     ) -> None:
+        check_circuit(circuit)
         check_positive("pseudocount", pseudocount, zero=True)
         if input_pseudocount is not None:
             check_positive("input_pseudocount", input_pseudocount, zero=True)
@@ -230,7 +231,8 @@ def fit(
     batch : int or None
         Rows a step; None: one step an epoch over all rows (computed in pieces).
     step : (float, float)
-        First and last step size of mini-batches, falling geometrically in between.
+        First and last step size of mini-batches, falling geometrically in between; a short last batch takes
+        a step that is smaller in proportion.
     pseudocount, input_pseudocount, min_sd
         See :class:`EM`.
     valid : array or Tensor, (M, V), optional
@@ -289,9 +291,12 @@ def fit(
         order = torch.from_numpy(random.permutation(n)).to(data.device)
         total = data.new_zeros((), dtype=torch.float64)
         for at in range(0, n, rows):
-            total += em.accumulate(data[order[at : at + rows]], validate=False).sum(dtype=torch.float64)
+            piece = data[order[at : at + rows]]
+            total += em.accumulate(piece, validate=False).sum(dtype=torch.float64)
             if batch is not None:
-                em.step(first * (last / first) ** (done / max(1, n_steps - 1)))
+                # the short batch that ends an epoch weighs what its rows weigh
+                share = len(piece) / rows
+                em.step(share * first * (last / first) ** (done / max(1, n_steps - 1)))
                 done += 1
         if batch is None:
             em.step()

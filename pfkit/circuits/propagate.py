@@ -87,7 +87,8 @@ def downward(
         grad_x, grad_root = log_matmul_backward(
             weight, _at_root(circuit, values), grad.reshape(1, 1, -1), flow=flow, flag=flag
         )
-        _share(circuit.root_product, passed, grad_x.reshape(-1, values.shape[1], values.shape[2]))
+        trees = circuit.root_weight.shape[0]  # no -1 in a shape: a batch may be empty
+        _share(circuit.root_product, passed, grad_x.reshape(trees, *values.shape[1:]))
         sums: list[Tensor] = []
         for start, product, layer in reversed(circuit.layers()):
             weight = layer.weight

@@ -78,7 +78,12 @@ def _evidence(circuit: Circuit, n: int, given: Any) -> Tensor:
 
 
 def _possible(root: Tensor, at: int) -> None:
-    """Raise ValueError if a row of evidence has probability zero."""
+    """Raise ValueError if a row of evidence has probability zero, or NaN."""
+    broken = torch.nonzero(torch.isnan(root))
+    if broken.numel():
+        raise ValueError(
+            f"the log-likelihood of row {at + int(broken[0])} is NaN: are all parameters finite?"
+        )
     zero = torch.nonzero(root == -math.inf)
     if zero.numel():
         raise ValueError(f"row {at + int(zero[0])} of the evidence has probability zero")

@@ -103,3 +103,10 @@ def test_layers_are_differentiable_modules():
 def test_bad_arguments(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_input_layers_of_no_units_or_fractional_variables():
+    with pytest.raises(ValueError, match="at least one unit"):
+        InputLayer([0], "gaussian", mean=np.zeros((1, 0)), sd=np.ones((1, 0)))
+    with pytest.raises(TypeError, match="variables must be integers"):
+        InputLayer([0.5], "bernoulli", probs=[[0.5]])

@@ -161,6 +161,43 @@ def test_validation_keeps_the_best_epoch_and_patience_stops(small, rows):
     assert seen == [(e, t, v) for e, (t, v) in enumerate(zip(result.train, result.valid, strict=True))]
 
 
+def test_a_short_last_batch_weighs_what_its_rows_weigh():
+    """257 rows in batches of 256: one row must not take half a step."""
+    x = np.stack([np.arange(257) % 2, np.random.default_rng(0).integers(0, 2, 257)], 1)
+    for seed in range(4):
+        circuit = hclt(x, 1, rng=seed)
+        circuit.fit(x, pseudocount=0, rng=seed)
+        got = circuit.inputs.probs[:, 0, 1].detach().numpy()
+        np.testing.assert_allclose(got, x.mean(0), atol=2 / 256)  # two rows of 257
+    circuit = hclt(x, 1, rng=0)
+    circuit.fit(x[:6], batch=4, epochs=1, step=(1.0, 1.0), pseudocount=0.0, rng=0)
+    order = np.random.default_rng(0).permutation(6)
+    want = (x[order[:4]].mean(0) + x[order[4:]].mean(0)) / 2  # a full step, then half a one
+    np.testing.assert_allclose(circuit.inputs.probs[:, 0, 1].detach().numpy(), want, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_batch_adds_nothing(family, small, rows):
+    circuit, same, x = small(family), small(family), rows(family)
+    em, other = EM(circuit), EM(same)
+    assert em.accumulate(x[:0]).shape == (0,)
+    with pytest.raises(ValueError, match="nothing was accumulated"):
+        em.step()
+    em.accumulate(x)
+    other.accumulate(x)
+    em.step()
+    other.step()
+    for p, q in zip(circuit.parameters(), same.parameters(), strict=True):
+        assert torch.equal(p, q)
+    circuit.log_prob(x[:0]).sum().backward()
+    assert all(float(p.grad.abs().max()) == 0 for p in circuit.parameters())
+
+
+def test_expectation_maximisation_of_something_else():
+    with pytest.raises(TypeError, match="must be a pfkit.Circuit, got 3"):
+        EM(3)
+
+
 def test_validation_of_probability_zero_chooses_no_epoch():
     x = np.array([[0, 0], [1, 1], [0, 0], [1, 0]] * 5)
     valid = np.array([[0, 0], [2, 1]])  # category 2 is in no row of x

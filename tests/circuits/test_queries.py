@@ -187,3 +187,12 @@ def test_samples_of_a_float32_circuit_learned_from_data():
     circuit.fit(x, epochs=30, batch=50, rng=0, pseudocount=0.01)
     draws = circuit.sample(2000, rng=1)
     assert float((draws[:, :4] == draws[:, 4:]).float().mean()) > 0.98
+
+
+@pytest.mark.parametrize("ask", [lambda c: c.sample(2), lambda c: c.mpe(np.full((1, 6), -1))])
+def test_parameters_that_are_not_numbers_draw_nothing(ask, small):
+    circuit = small()
+    with torch.no_grad():
+        circuit.root_weight.fill_(torch.nan)
+    with pytest.raises(ValueError, match="row 0 is NaN"):
+        ask(circuit)

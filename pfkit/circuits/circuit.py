@@ -23,10 +23,7 @@ made of trees each region has one parent.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import itertools
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,14 +37,6 @@ from .regions import RegionGraph, padded
 
 Tensor = torch.Tensor
 _UNCOUNTED = itertools.count(1)
-
-
-@lru_cache(maxsize=1)
-def find_executor() -> Any:
-    """The module with the compiled CUDA forward, or None."""
-    if importlib.util.find_spec("pfkit.circuits.executor") is None:
-        return None
-    return importlib.import_module("pfkit.circuits.executor")
 
 
 class Circuit(nn.Module):
@@ -177,8 +166,10 @@ class Circuit(nn.Module):
         data = prepared(self, x, "x", validate)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (data, *self.parameters())):
             return LogProb.apply(self, data, lse, *self.parameters())  # type: ignore[no-any-return]
-        if lse == "matmul" and self.executor and data.is_cuda and find_executor() is not None:
-            out = find_executor().log_prob(self, data)
+        if lse == "matmul" and self.executor and data.is_cuda:
+            from . import executor  # which imports this module
+
+            out = executor.log_prob(self, data)
             if out is not None:
                 return out  # type: ignore[no-any-return]
         return upward(self, data, lse)[1]

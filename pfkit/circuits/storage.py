@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-import zipfile
 from typing import Any
 
 import numpy as np
 import torch
 
+from .. import npz
 from .circuit import Circuit
 from .layers import FAMILIES, InputLayer
 from .regions import RegionGraph, padded
@@ -43,48 +41,16 @@ def save(circuit: Circuit, path: Any) -> None:
     arrays = {
         name: a.detach().cpu().numpy() if isinstance(a, torch.Tensor) else a for name, a in arrays.items()
     }
-    if hasattr(path, "write"):
-        np.savez(path, **arrays)
-        return
-    path = os.fspath(path)
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path) or ".", prefix=".pfkit-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    npz.write(path, arrays)
 
 
 def _broken(what: str) -> ValueError:
     return ValueError(f"not a file written by Circuit.save: {what}")
 
 
-def _read(path: Any) -> dict[str, np.ndarray]:
-    if not hasattr(path, "read"):
-        with open(os.fspath(path), "rb") as stream:
-            return _arrays(stream, path)
-    return _arrays(path, path)
-
-
-def _arrays(stream: Any, path: Any) -> dict[str, np.ndarray]:
-    try:
-        file = np.load(stream, allow_pickle=False)
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise _broken(f"{path!r} is not an npz file, or is cut short ({error})") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise _broken(f"{path!r} holds a single array")
-    with file:
-        try:
-            return {key: file[key] for key in file.files}
-        except Exception as error:  # zip, zlib and numpy have a dozen of their own
-            raise _broken(f"{path!r} is damaged ({error})") from error
-
-
 def load(path: Any) -> Circuit:
     """See ``Circuit.load``."""
-    saved = _read(path)
+    saved = npz.read(path, _broken)
 
     def number(name: str) -> int:
         a = saved.get(name)

@@ -8,15 +8,12 @@ resumed filter gives the bits of the uninterrupted one.
 from __future__ import annotations
 
 import math
-import os
-import secrets
-import shutil
 import sys
-import zipfile
 from typing import Any
 
 import numpy as np
 
+from .. import npz
 from ..models.base import FunctionModel
 from .resampling import SCHEMES
 from .stepping import MAX_NARROW
@@ -69,22 +66,7 @@ def save(pf: Any, path: Any) -> None:
         arrays["particles"] = pf._x
     if pf._ints is not None:
         arrays["ints"] = pf._ints
-    if hasattr(path, "write"):
-        np.savez(path, **arrays)
-        return
-    path = os.path.realpath(os.fspath(path))  # a link stays one: the file it names is written
-    temporary = os.path.join(os.path.dirname(path), f".pfkit-{secrets.token_hex(8)}")
-    try:
-        # as open() would: the mode is what the umask leaves, or that of the file there
-        with open(temporary, "xb") as file:
-            if os.path.exists(path):
-                shutil.copymode(path, temporary)
-            np.savez(file, **arrays)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
+    npz.write(path, arrays)
 
 
 def _broken(what: str) -> ValueError:
@@ -94,17 +76,7 @@ def _broken(what: str) -> ValueError:
 def _read(path: Any) -> dict[str, np.ndarray]:
     """Everything in the file; ValueError if it is not an npz file of plain arrays in this format."""
     name = repr(path)
-    try:
-        file = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise _broken(f"{name} is not an npz file, or is cut short ({error})") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise _broken(f"{name} holds a single array")
-    with file:
-        try:
-            saved = {key: file[key] for key in file.files}
-        except Exception as error:  # zip, zlib and numpy have a dozen of their own
-            raise _broken(f"{name} is damaged ({error})") from error
+    saved = npz.read(path, _broken)
     for key in ("format", "key"):
         if not isinstance(saved.get(key), np.ndarray):
             raise _broken(f"{name} has no {key!r}")

@@ -34,11 +34,6 @@ def _arguments(
     )  # fmt: skip
 
 
-def _vectors(shape: Layout, per_vector: int, aligned: bool) -> int:
-    """Aligned vectors of 16 bytes that a row can touch."""
-    return _ceil(shape.n + (0 if aligned and shape.aligned(per_vector) else per_vector - 1), per_vector)
-
-
 def forward(
     shape: Layout,
     dtype: int,
@@ -73,8 +68,7 @@ def forward(
     clusters : bool
         Whether the device has thread-block clusters (compute capability 9.0 and up).
     """
-    per_vector = 16 // BYTES[dtype]
-    vectors = _vectors(shape, per_vector, aligned)
+    vectors = shape.vectors(16 // BYTES[dtype], aligned)
     moment = "true" if entropy else "false"
 
     def kernel(entry: str, threads: int, blocks: int, cluster: int = 1) -> DeviceKernel:
@@ -138,8 +132,7 @@ def backward(
     aligned: bool,
 ) -> Plan:
     """The plan of the gradient, written as contiguous rows."""
-    per_vector = 16 // BYTES[dtype]
-    vectors = _vectors(shape, per_vector, aligned)
+    vectors = shape.vectors(16 // BYTES[dtype], aligned)
     moment, splits, blocks = "true" if entropy else "false", 1, 4
     if vectors <= SHORT:
         lanes, v = min(32, _power_of_two(vectors)), _power_of_two(_ceil(vectors, 32))

@@ -62,6 +62,11 @@ class Layout:
         """Whether every row starts on a 16-byte boundary if the first does."""
         return all(stride % per_vector == 0 for size, stride in self.kept)
 
+    def vectors(self, per_vector: int, aligned: bool) -> int:
+        """Aligned vectors of 16 bytes that a row can touch; `aligned`: the first one starts on a boundary."""
+        skip = 0 if aligned and self.aligned(per_vector) else per_vector - 1
+        return _ceil(self.n + skip, per_vector)
+
 
 def merge(pairs: Pairs) -> Pairs:
     """Neighbouring (size, stride) pairs that are one run become one; sizes of 1 vanish. Outermost first."""
@@ -144,9 +149,7 @@ def reduction(
     """
     lse = "fuse" if lse == "fuse16" else lse
     source, define = SOURCES[lse]
-    per_vector = 16 // BYTES[dtype]
-    skip = 0 if aligned and shape.aligned(per_vector) else per_vector - 1
-    vectors = _ceil(shape.n + skip, per_vector)
+    vectors = shape.vectors(16 // BYTES[dtype], aligned)
 
     def kernel(entry: str, threads: int, blocks: int = 1, cluster: int = 1, shared: int = 0) -> DeviceKernel:
         return DeviceKernel(source, entry, dtype, threads, blocks, cluster, shared, define, early=True)

@@ -1,6 +1,7 @@
 """Circuits on disk: bit for bit, no pickle, and damaged files refused."""
 
 import io
+import os
 import pickle
 
 import numpy as np
@@ -135,3 +136,16 @@ def test_what_load_would_refuse_is_not_saved(small, tmp_path):
     with pytest.raises(ValueError, match="inputs.sd is not finite"):
         circuit.save(tmp_path / "circuit.npz")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes and links of POSIX")
+def test_a_saved_file_has_the_mode_of_any_other_and_a_link_stays(small, tmp_path):
+    (tmp_path / "link.npz").symlink_to(tmp_path / "real.npz")
+    before = os.umask(0o027)
+    try:
+        small(seed=9).save(tmp_path / "link.npz")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link.npz").is_symlink()
+    assert (tmp_path / "real.npz").stat().st_mode & 0o777 == 0o640
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.npz", "real.npz"]

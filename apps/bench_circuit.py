@@ -14,7 +14,8 @@ layers               the same layers with a matrix product (the default) instead
 matmul               pfkit's executor: one launch for the whole circuit; also as a CUDA graph
 
 Errors are against the same circuit in float64, over all rows: the largest and the mean. Times are medians of
-CUDA events, the contenders taking turns. Outputs are compared before anything is timed.
+CUDA events, the contenders taking turns. Outputs are compared before anything is timed. What is known so far
+is written to F after every contender, so that a run cut short is not lost.
 
 Needs a GPU. Without PyJuice (pip install --no-deps pyjuice networkx), the circuit is learned by pfkit.
 """
@@ -22,13 +23,14 @@ Needs a GPU. Without PyJuice (pip install --no-deps pyjuice networkx), the circu
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,11 +58,10 @@ def tree(x: Any) -> tuple[list[tuple[int, int]], int]:
     return edges, tree_centre(x.shape[1], edges)
 
 
-def circuits(x: Any, units: int, batch: int, with_pyjuice: bool) -> tuple[Any, Any]:
-    """A circuit, and the PyJuice model that has the same parameters, or None."""
+def circuits(x: Any, edges: Any, root: int, units: int, batch: int, with_pyjuice: bool) -> tuple[Any, Any]:
+    """A circuit on this tree, and the PyJuice model that has the same parameters, or None."""
     from pfkit.circuits import hclt
 
-    edges, root = tree(x)
     if not with_pyjuice:
         circuit = hclt(x.long(), units, n_categories=256, edges=edges, root=root, rng=0).cuda()
         circuit.fit(x[: LEARNING_STEPS * batch].long().cuda(), epochs=1, batch=batch, pseudocount=0.1, rng=0)
@@ -179,8 +180,11 @@ def uses_cutlass() -> bool:
     return bool(os.environ.get("PYJUICE_DISABLE_CUDA_KERNELS", "0") != "1" and c.is_available())
 
 
-def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
-    """Median milliseconds of a call; in each round every contender that still has time runs once."""
+def turns(found: dict[str, Contender], seconds: float) -> Iterator[tuple[str, float]]:
+    """Each contender and its median milliseconds, when its time is up.
+
+    In each round every contender that still has time runs once.
+    """
     import torch
 
     taken: dict[str, list[float]] = {name: [] for name in found}
@@ -193,7 +197,8 @@ def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
             torch.cuda.synchronize()
             if time.perf_counter() - before > seconds:
                 break
-    while going := [name for name in found if spent[name] < seconds or len(taken[name]) < 3]:
+    going = list(found)
+    while going:
         for name in going:
             found[name].before()
             torch.cuda.synchronize()
@@ -205,19 +210,31 @@ def turns(found: dict[str, Contender], seconds: float) -> dict[str, float]:
             end.synchronize()
             spent[name] += time.perf_counter() - before
             taken[name].append(start.elapsed_time(end))
-    return {name: statistics.median(times) for name, times in taken.items()}
+        over = [name for name in going if spent[name] >= seconds and len(taken[name]) >= 3]
+        going = [name for name in going if name not in over]
+        yield from ((name, statistics.median(taken[name])) for name in over)
 
 
-def measure(units: int, batch: int, seconds: float, with_pyjuice: bool, only: Any) -> dict[str, Any]:
-    """All contenders at one K, or those whose names begin with one of `only`."""
+def measure(
+    circuit: Any, model: Any, x: Any, seconds: float, only: Any, report: Callable[[str, dict[str, Any]], Any]
+) -> dict[str, Any]:
+    """All contenders at one K, or those whose names begin with one of `only`.
+
+    `report` is called with a word on what was done last and with the results so far.
+    """
     import torch
 
-    data = images()
-    circuit, model = circuits(data, units, batch, with_pyjuice)
-    x = data[-batch:].long().cuda()
     with torch.no_grad():
         true = exact(circuit, x)
-        running, errors = {}, {}
+        rows: dict[str, dict[str, float]] = {}
+        found = {
+            "log_likelihood": float(true.mean()),
+            "sum_regions": circuit.n_regions - len(circuit.graph.input_variables),
+            "levels": len(circuit.graph.levels),
+            "contenders": rows,
+        }
+        report("float64", found)
+        running = {}
         for name, contender in contenders(circuit, model, x).items():
             if only and not name.startswith(tuple(only)):
                 continue
@@ -226,17 +243,15 @@ def measure(units: int, batch: int, seconds: float, with_pyjuice: bool, only: An
                 error = (contender.call().double() - true).abs()
                 torch.cuda.synchronize()
             except Exception as problem:  # one contender's trouble is a line of the table
-                print(f"K = {units}: {name} does not run: {problem!r}", file=sys.stderr)
+                print(f"{name} does not run: {problem!r}", file=sys.stderr)
                 continue
             running[name] = contender
-            errors[name] = {"max_error": float(error.max()), "mean_error": float(error.mean())}
-        times = turns(running, seconds)
-    return {
-        "log_likelihood": float(true.mean()),
-        "sum_regions": circuit.n_regions - len(circuit.graph.input_variables),
-        "levels": len(circuit.graph.levels),
-        "contenders": {name: {"ms": times[name], **errors[name]} for name in running},
-    }
+            rows[name] = {"max_error": float(error.max()), "mean_error": float(error.mean())}
+            report(f"{name} runs", found)
+        for name, ms in turns(running, seconds):
+            rows[name]["ms"] = ms
+            report(f"{name}: {ms:.3f} ms", found)
+    return found
 
 
 def show(units: int, found: dict[str, Any]) -> None:
@@ -291,11 +306,24 @@ def main(argv: list[str] | None = None) -> int:
     }
     which = "with" if with_pyjuice else "without"
     print(f"{results['device']}, torch {torch.__version__}, {which} PyJuice", flush=True)
+    start = time.perf_counter()
+    data = images()
+    edges, root = tree(data)
+    x = data[-arguments.batch :].long().cuda()
     for units in arguments.units:
-        results[str(units)] = measure(units, arguments.batch, arguments.seconds, with_pyjuice, arguments.only)
-        show(units, results[str(units)])
-        if arguments.json:
-            arguments.json.write_text(json.dumps(results, indent=1))
+
+        def report(what: str, found: dict[str, Any], units: int = units) -> None:
+            print(f"{time.perf_counter() - start:7.1f} s  K = {units}: {what}", file=sys.stderr, flush=True)
+            results[str(units)] = found
+            if arguments.json:
+                arguments.json.write_text(json.dumps(results, indent=1))
+
+        report("begins", {})
+        circuit, model = circuits(data, edges, root, units, arguments.batch, with_pyjuice)
+        show(units, measure(circuit, model, x, arguments.seconds, arguments.only, report))
+        del circuit, model
+        gc.collect()  # graphs and plans hold on to each other
+        torch.cuda.empty_cache()
     return 0
 
 

@@ -88,16 +88,6 @@ def accelerate(pc: Any, *, lse: str = "matmul") -> Any:
     """
     if lse not in _MODES:
         raise ValueError(f"lse must be one of {', '.join(map(repr, _MODES))}, not {lse!r}")
-    try:
-        from pyjuice.model import TensorCircuit
-    except ImportError as error:
-        raise TypeError(
-            f"pc must be a compiled PyJuice model, and PyJuice cannot be imported: {error}"
-        ) from error
-    if not isinstance(pc, TensorCircuit):
-        raise TypeError(
-            f"pc must be a compiled PyJuice model (pyjuice.TensorCircuit), not {type(pc).__name__}"
-        )
     restore(pc)
     session = _Session(pc, lse)
     pc.__dict__["_pfkit"] = session
@@ -118,8 +108,13 @@ def restore(pc: Any) -> Any:
     -------
     pyjuice.TensorCircuit
         ``pc`` itself. ``pc.node_mars`` holds the node values of the last forward, as PyJuice's would.
+
+    Raises
+    ------
+    TypeError
+        ``pc`` is not a compiled PyJuice model.
     """
-    session = getattr(pc, "__dict__", {}).get("_pfkit")
+    session = _session_of(pc)
     if session is None:
         return pc
     session.materialise(pc)
@@ -140,11 +135,30 @@ def explain(pc: Any) -> str:
     -------
     str
         How many calls were executed here and how many by PyJuice, with the reasons.
+
+    Raises
+    ------
+    TypeError
+        ``pc`` is not a compiled PyJuice model.
     """
-    session = getattr(pc, "__dict__", {}).get("_pfkit")
-    if session is None:
-        return "not accelerated: PyJuice's own forward"
-    return session.explain()
+    session = _session_of(pc)
+    return "not accelerated: PyJuice's own forward" if session is None else session.explain()
+
+
+def _session_of(pc: Any) -> _Session | None:
+    """What an accelerated model carries; None for a model that is not; TypeError for anything else."""
+    try:
+        from pyjuice.model import TensorCircuit
+    except ImportError as error:
+        raise TypeError(
+            f"pc must be a compiled PyJuice model, and PyJuice cannot be imported: {error}"
+        ) from error
+    if not isinstance(pc, TensorCircuit):
+        raise TypeError(
+            f"pc must be a compiled PyJuice model (pyjuice.TensorCircuit), not {type(pc).__name__}"
+        )
+    session: _Session | None = pc.__dict__.get("_pfkit")
+    return session
 
 
 class _Session:

@@ -239,9 +239,14 @@ def test_a_model_that_is_not_covered_stays_pyjuices(compile_on_cpu):
     assert "every forward is PyJuice's" in explain(pc)
 
 
-def test_wrong_arguments():
-    with pytest.raises(TypeError, match="TensorCircuit"):
-        accelerate(torch.nn.Linear(2, 2))
+@pytest.mark.parametrize("call", [accelerate, restore, explain])
+def test_what_is_no_model_is_refused(call):
+    for other in (torch.nn.Linear(2, 2), 3, None):
+        with pytest.raises(TypeError, match=f"TensorCircuit.*not {type(other).__name__}"):
+            call(other)
+
+
+def test_wrong_mode():
     with pytest.raises(ValueError, match="'fast'"):
         accelerate(torch.nn.Linear(2, 2), lse="fast")
 

@@ -32,11 +32,7 @@
 // `pack`; PFKIT_ORDERED, PFKIT_NEAR as above; PFKIT_TERMS_FIRST 1 if W lies with its rows along the fast
 // dimension; PFKIT_XTYPE 0 int64, 1 int32, 2 uint8 categories.
 
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned char u8;
-typedef unsigned long long u64;
-typedef long long i64;
+#include "ptx.cuh"
 
 constexpr int K = PFKIT_K;
 constexpr int N = PFKIT_COLUMNS;                 // columns of a task
@@ -109,18 +105,6 @@ __device__ __forceinline__ Region region_at(const Args& a, int r) {
 }
 
 // ---- PTX ---------------------------------------------------------------------------------------------------
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float log2_fast(float x) {
-  float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 __device__ __forceinline__ float infinity() { return __int_as_float(0x7f800000); }
 
 __device__ __forceinline__ float max_of(float a, float b) { return a > b ? a : b; }
@@ -158,28 +142,10 @@ __device__ __forceinline__ float4 load_table(const float* p) {
   return v;
 }
 
-__device__ __forceinline__ u32 pack_half(float low, float high) {  // two float16 in a register
-  u32 v;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-  return v;
-}
-
-__device__ __forceinline__ float half_low(u32 v) {
-  float f;
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, l;}" : "=f"(f) : "r"(v));
-  return f;
-}
-
-__device__ __forceinline__ float half_high(u32 v) {
-  float f;
-  asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.f32.f16 %0, h;}" : "=f"(f) : "r"(v));
-  return f;
-}
-
 // hi + 2^-11 lo of two numbers of magnitude up to 2^15.
 __device__ __forceinline__ void split(float a, float b, u32& hi, u32& lo) {
-  hi = pack_half(a, b);
-  lo = pack_half((a - half_low(hi)) * 2048.0f, (b - half_high(hi)) * 2048.0f);
+  hi = pack_halves(a, b);
+  lo = pack_halves((a - half_to_float((u16)hi)) * 2048.0f, (b - half_to_float((u16)(hi >> 16))) * 2048.0f);
 }
 
 __device__ __forceinline__ void store_shared(u32 address, u32 a, u32 b, u32 c, u32 d) {
@@ -388,7 +354,7 @@ __device__ __forceinline__ void load_rows(float (&v)[KEPT][8], const float* tabl
 }
 
 __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
-  const u32 tile = (u32)__cvta_generic_to_shared(memory);       // 2^(v - m): hi, then lo
+  const u32 tile = shared_address(memory);                      // 2^(v - m): hi, then lo
   float* const near = (float*)(memory + 2 * TILE_BYTES);        // y of the region below, if NEAR
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const u32 ring = tile + 2 * TILE_BYTES + NEAR_BYTES + warp * AHEAD * 1024;

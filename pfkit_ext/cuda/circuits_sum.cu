@@ -32,26 +32,6 @@ struct Tile {
   float part[THREADS / COLUMNS][COLUMNS];
 };
 
-__device__ __forceinline__ float exp2_of(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float log2_of(float x) {
-  float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ float larger(float a, float b) { return a > b || a != a ? a : b; }
-
-__device__ __forceinline__ u32 halves(float low, float high) {
-  u32 v;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-  return v;
-}
-
 __device__ __forceinline__ u32 add_halves(u32 a, u32 b) {
   u32 v;
   asm("add.rn.f16x2 %0, %1, %2;" : "=r"(v) : "r"(a), "r"(b));
@@ -79,7 +59,7 @@ __device__ __forceinline__ void fill(Tile& tile, const LayerArgs& a, const float
     const int i = at / STEP, j = at % STEP;
     float v = -INFINITE;
     if (first + j < a.terms && i0 + i < a.outputs)
-      v = log2_of(weight[(i0 + i) * a.terms + first + j]) - tile.row[i];
+      v = log2_fast(weight[(i0 + i) * a.terms + first + j]) - tile.row[i];
     tile.w[j][i] = v;
   }
   __syncthreads();
@@ -89,12 +69,12 @@ __device__ __forceinline__ void fill(Tile& tile, const LayerArgs& a, const float
 #pragma unroll
   for (int k = 0; k < STEP / 2 * COLUMNS / THREADS; ++k) {
     const int at = threadIdx.x + k * THREADS, j = at / COLUMNS, b = at % COLUMNS;
-    packed_x[k] = halves(tile.x[2 * j][b], tile.x[2 * j + 1][b]);
+    packed_x[k] = pack_halves(tile.x[2 * j][b], tile.x[2 * j + 1][b]);
   }
 #pragma unroll
   for (int k = 0; k < STEP / 2 * ROWS / THREADS; ++k) {
     const int at = threadIdx.x + k * THREADS, j = at / ROWS, i = at % ROWS;
-    packed_w[k] = halves(tile.w[2 * j][i], tile.w[2 * j + 1][i]);
+    packed_w[k] = pack_halves(tile.w[2 * j][i], tile.w[2 * j + 1][i]);
   }
   __syncthreads();
 #pragma unroll
@@ -116,11 +96,11 @@ __device__ __noinline__ float exactly(const LayerArgs& a, const float* weight, c
                                       float row) {
   float most = -INFINITE, sum = 0.0f;
   for (i64 j = 0; j < a.terms; ++j)
-    most = larger(most, log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E);
+    most = maximum_or_nan(most, log2_fast(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E);
   if (most == -INFINITE) return most;
   for (i64 j = 0; j < a.terms; ++j)
-    sum += exp2_of(log2_of(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E - most);
-  return most + log2_of(sum);
+    sum += exp2_fast(log2_fast(weight[j]) - row + (x[j * a.batch] - column) * (float)LOG2E - most);
+  return most + log2_fast(sum);
 }
 
 __device__ __forceinline__ void layer(const LayerArgs& a) {
@@ -139,19 +119,19 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
 
   float most = -INFINITE;
   if (b0 + b < a.batch)
-    for (i64 j = group; j < a.terms; j += THREADS / COLUMNS) most = larger(most, x[j * a.batch + b0 + b]);
+    for (i64 j = group; j < a.terms; j += THREADS / COLUMNS) most = maximum_or_nan(most, x[j * a.batch + b0 + b]);
   tile.part[group][b] = most;
   for (int r = threadIdx.x / 32; r < ROWS; r += THREADS / 32) {
     float w = 0.0f;
     if (i0 + r < a.outputs)
-      for (i64 j = threadIdx.x % 32; j < a.terms; j += 32) w = larger(w, weight[(i0 + r) * a.terms + j]);
-    for (int s = 16; s; s /= 2) w = larger(w, __shfl_xor_sync(~0u, w, s));
-    if (threadIdx.x % 32 == 0) tile.row[r] = w > 0.0f ? log2_of(w) : 0.0f;
+      for (i64 j = threadIdx.x % 32; j < a.terms; j += 32) w = maximum_or_nan(w, weight[(i0 + r) * a.terms + j]);
+    for (int s = 16; s; s /= 2) w = maximum_or_nan(w, __shfl_xor_sync(~0u, w, s));
+    if (threadIdx.x % 32 == 0) tile.row[r] = w > 0.0f ? log2_fast(w) : 0.0f;
   }
   __syncthreads();
   if (threadIdx.x < COLUMNS) {
     float m = tile.part[0][threadIdx.x];
-    for (int g = 1; g < THREADS / COLUMNS; ++g) m = larger(m, tile.part[g][threadIdx.x]);
+    for (int g = 1; g < THREADS / COLUMNS; ++g) m = maximum_or_nan(m, tile.part[g][threadIdx.x]);
     tile.column[threadIdx.x] = m == -INFINITE ? 0.0f : m;
   }
 
@@ -167,7 +147,7 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
     for (int j = 0; j < STEP; ++j) {
       const float v = tile.x[j][b];
 #pragma unroll
-      for (int e = 0; e < EACH; ++e) sum[e] += exp2_of(v + tile.w[j][i + e]);
+      for (int e = 0; e < EACH; ++e) sum[e] += exp2_fast(v + tile.w[j][i + e]);
     }
 #else
 #pragma unroll
@@ -191,7 +171,7 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
   constexpr float small = PFKIT_MODE == 0 ? 0x1p-80f : 0x1p-12f;
 #pragma unroll
   for (int e = 0; e < EACH; ++e) {
-    result[e] = log2_of(sum[e]);
+    result[e] = log2_fast(sum[e]);
     if (sum[e] < small && b0 + b < a.batch && i0 + i + e < a.outputs)
       result[e] = exactly(a, weight + (i0 + i + e) * a.terms, x + b0 + b, tile.column[b], tile.row[i + e]);
   }
@@ -205,7 +185,7 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
     for (int j = 0; j < STEP; ++j) {
       const float v = tile.x[j][b];
 #pragma unroll
-      for (int e = 0; e < EACH; ++e) top[e] = larger(top[e], v + tile.w[j][i + e]);
+      for (int e = 0; e < EACH; ++e) top[e] = maximum_or_nan(top[e], v + tile.w[j][i + e]);
     }
   }
 #pragma unroll
@@ -236,11 +216,9 @@ __device__ __forceinline__ void layer(const LayerArgs& a) {
     for (int j = 0; j < STEP; j += 8) {
 #pragma unroll
       for (int e = 0; e < EACH; ++e) {
-        int leaves[8];
-#pragma unroll
-        for (int d = 0; d < 8; ++d)
-          leaves[d] = distance<PFKIT_MODE == 4>(tile.x[j + d][b] + tile.w[j + d][i + e], top[e]);
-        below[e] = pair(below[e], tree_of_eight<PFKIT_MODE == 4>(leaves));
+        below[e] = pair(below[e], tree_of<8, PFKIT_MODE == 4>([&](int d) {
+          return distance<PFKIT_MODE == 4>(top[e] - (tile.x[j + d][b] + tile.w[j + d][i + e]), 1.0f / OCTAVES);
+        }));
       }
     }
 #endif

@@ -1,12 +1,8 @@
 // Shared by every kernel: element types, the argument block, 16-byte loads that need no aligned rows.
 //
-// Compiled by NVRTC with no CUDA header: conversions and the fast exponential are PTX. PFKIT_DTYPE picks the
-// element type: 0 float32, 1 float64, 2 float16, 3 bfloat16. Arithmetic is float32, or float64 for float64.
-
-typedef unsigned int u32;
-typedef unsigned short u16;
-typedef unsigned long long u64;
-typedef long long i64;
+// Compiled by NVRTC with no CUDA header. PFKIT_DTYPE picks the element type: 0 float32, 1 float64, 2 float16,
+// 3 bfloat16. Arithmetic is float32, or float64 for float64.
+#include "ptx.cuh"
 
 #if PFKIT_DTYPE == 0
 typedef u32 Element;
@@ -70,25 +66,15 @@ __device__ __forceinline__ i64 term_offset(const Args& a, i64 term) {
   return offset_of(term, a.reduced_dims, a.reduced_size, a.reduced_stride);
 }
 
+// Part `part` of `parts` of n things in a row.
+struct Range { i64 begin, end; };
+
+__device__ __forceinline__ Range range_of(i64 n, i64 part, i64 parts) {
+  i64 each = (n + parts - 1) / parts, begin = part * each;
+  return Range{begin, begin + each < n ? begin + each : n};
+}
+
 // ---- elements ---------------------------------------------------------------------------------------------
-__device__ __forceinline__ float half_to_float(u16 h) {
-  float f;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(h));
-  return f;
-}
-
-__device__ __forceinline__ u16 float_to_half(float f) {
-  u16 h;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
-  return h;
-}
-
-__device__ __forceinline__ u16 float_to_bfloat(float f) {  // round half to even; a NaN stays one
-  u32 b = __float_as_uint(f);
-  if (f != f) return 0x7fff;
-  return (u16)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
-}
-
 __device__ __forceinline__ C to_compute(Element e) {
 #if PFKIT_DTYPE == 0
   return __uint_as_float(e);
@@ -111,6 +97,12 @@ __device__ __forceinline__ Element from_compute(C c) {
 #else
   return float_to_bfloat(c);
 #endif
+}
+
+// Two elements of a 16-bit type in a register; TYPE is numbered as PFKIT_DTYPE.
+template <int TYPE>
+__device__ __forceinline__ u32 pack_as(float low, float high) {
+  return TYPE == 2 ? pack_halves(low, high) : pack_bfloats(low, high);
 }
 
 // Element j of a 16-byte vector; j is a constant wherever this is called.
@@ -202,6 +194,22 @@ __device__ __forceinline__ uint4 load_or_nothing(const Window& w, i64 index, i64
   return index < end ? load_once(w.base + index) : vector_of_minus_infinity();
 }
 
+// A batch of a thread: the vectors at, at + STRIDE, ...; -inf for what is not the row's.
+template <int STRIDE, int V>
+__device__ __forceinline__ void mask_batch(uint4 (&v)[V], const Window& w, i64 at) {
+  if (w.skip || w.last < E) {
+#pragma unroll
+    for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * STRIDE, w);
+  }
+}
+
+template <int STRIDE, int V>
+__device__ __forceinline__ void load_batch(uint4 (&v)[V], const Window& w, i64 at, i64 end) {
+#pragma unroll
+  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * STRIDE, end);
+  mask_batch<STRIDE>(v, w, at);
+}
+
 #if PFKIT_DTYPE == 1
 constexpr C LARGEST = 1.7976931348623157e308;
 #define INFINITE __longlong_as_double(0x7ff0000000000000ll)
@@ -209,6 +217,15 @@ constexpr C LARGEST = 1.7976931348623157e308;
 constexpr C LARGEST = 3.402823466e38f;
 #define INFINITE __int_as_float(0x7f800000)
 #endif
+
+// e^t; in float32 to 2^-22 and half an ulp of t log2 e, which is rounded.
+__device__ __forceinline__ C expo(C t) {
+#if PFKIT_DTYPE == 1
+  return exp(t);
+#else
+  return exp2_fast(t * (C)LOG2E);
+#endif
+}
 
 // The larger of two; a NaN wins. (fmax drops it.)
 __device__ __forceinline__ C maximum_or_nan(C a, C b) {
@@ -238,6 +255,21 @@ __device__ __forceinline__ C largest_lane(C m) {
     m = NAN_WINS ? maximum_or_nan(m, other) : fmax(m, other);
   }
   return m;
+}
+
+// The values of all threads of a block joined, in a fixed tree. join(x, Lanes<L>()) joins those of L
+// neighbouring lanes and gives each of them the result.
+template <int L>
+struct Lanes { static constexpr int count = L; };
+
+template <int THREADS, class T, class Join>
+__device__ __forceinline__ T join_block(T x, Join join) {
+  __shared__ T warps[THREADS / 32];
+  x = join(x, Lanes<32>());
+  if (THREADS == 32) return x;
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  return join(warps[threadIdx.x % (THREADS / 32)], Lanes<THREADS / 32>());
 }
 
 // ---- results ----------------------------------------------------------------------------------------------
@@ -280,7 +312,7 @@ __device__ __forceinline__ void cluster_barrier() {
 // first remote store.
 // Store 64 bits into the same shared variable of another block of the cluster.
 __device__ __forceinline__ void store_remote(void* local, u32 rank, u64 value) {
-  u32 here = (u32)__cvta_generic_to_shared(local), there;
+  u32 here = shared_address(local), there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
   asm volatile("st.shared::cluster.u64 [%0], %1;" :: "r"(there), "l"(value) : "memory");
 }

@@ -11,6 +11,7 @@
 // mass has log-probabilities -inf, entropy 0 and gradient 0; +inf or NaN among the logits makes the row NaN. A
 // row all of whose tokens are the ignored id gives zeros, and a long one is not read.
 #include "online.cuh"
+#include "short_rows.cuh"
 
 struct TokenArgs {
   const Element* in;   // logits, the n of a row contiguous
@@ -38,11 +39,7 @@ struct TokenArgs {
 __device__ __forceinline__ C power(C t) { return exp(t); }
 constexpr double UNIT = 1;
 #else
-__device__ __forceinline__ C power(C t) {
-  C y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-  return y;
-}
+__device__ __forceinline__ C power(C t) { return exp2_fast(t); }
 constexpr double UNIT = 0.69314718055994531;  // nats an octave
 #endif
 constexpr C FLOOR = -1000;
@@ -100,12 +97,8 @@ __device__ __forceinline__ Sums reduce_sums(Sums a, C scale) {
 
 template <int THREADS, bool MOMENT>
 __device__ __forceinline__ Sums reduce_block_sums(Sums a, C scale) {
-  __shared__ Sums warps[THREADS / 32];
-  a = reduce_sums<32, MOMENT>(a, scale);
-  if (THREADS == 32) return a;
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
-  __syncthreads();
-  return reduce_sums<THREADS / 32, MOMENT>(warps[threadIdx.x % (THREADS / 32)], scale);
+  return join_block<THREADS>(
+      a, [scale](Sums x, auto lanes) { return reduce_sums<lanes.count, MOMENT>(x, scale); });
 }
 
 // ---- results ----------------------------------------------------------------------------------------------
@@ -188,21 +181,13 @@ __device__ __forceinline__ bool skips(const TokenArgs& a, i64 row) {
 
 // ---- short rows: LANES threads a row, R rows at a time, everything in registers ---------------------------
 // R > 1: the loads of R rows are in flight together, and lane r gives the results of row r.
-constexpr int SHORT_THREADS = 128;
-
 template <int LANES, int V, int R, bool MOMENT>
 __device__ __forceinline__ void short_rows(const TokenArgs& a) {
   C scale = (C)a.scale;
   int lane = threadIdx.x % LANES;
   i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
   uint4 v[R][V];
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-    bool live = first + r < a.rows;
-    Window w = window(logits_of(a, live ? first + r : 0), a.n);
-#pragma unroll
-    for (int k = 0; k < V; ++k) v[r][k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
-  }
+  load_rows<LANES>(v, first, a.rows, a.n, [&](i64 row) { return logits_of(a, row); });
   i64 row = first + (R > 1 ? lane : 0);
   bool live = row < a.rows && (R == 1 || lane < R), some = a.k == 0 || !a.ignores;
   const Element* in = logits_of(a, live ? row : 0);
@@ -217,11 +202,7 @@ __device__ __forceinline__ void short_rows(const TokenArgs& a) {
   Sums mine = no_sums();
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    Window w = window(logits_of(a, first + r < a.rows ? first + r : 0), a.n);
-    if (w.skip || w.last < E) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) mask_edges(v[r][k], lane + k * LANES, w);
-    }
+    mask_batch<LANES>(v[r], window(logits_of(a, first + r < a.rows ? first + r : 0), a.n), lane);
     Sums sums = no_sums();
     sums.m = fmin(largest_lane<LANES, false>(fmax(largest_of(v[r]), -LARGEST)), LARGEST);
     add_terms<V * E, MOMENT>(sums, scale, [&](int i) { return element(v[r][i / E], i % E); });
@@ -239,10 +220,11 @@ __device__ __forceinline__ void short_rows(const TokenArgs& a) {
 
 // ---- long rows: one block or one cluster a row, or a slice of it ------------------------------------------
 template <int THREADS, int V, bool MOMENT>
-__device__ __forceinline__ Sums stream(const Window& w, i64 begin, i64 end, C scale) {
+__device__ __forceinline__ Sums stream(const Window& w, Range slice, C scale) {
   Sums sums = no_sums();
   bool edges = w.skip || w.last < E;
-  i64 at = begin + threadIdx.x, whole = end - (V - 1) * THREADS - (THREADS - 1) + threadIdx.x;
+  i64 at = slice.begin + threadIdx.x, end = slice.end;
+  i64 whole = end - (V - 1) * THREADS - (THREADS - 1) + threadIdx.x;
   uint4 v[V];
   for (; at < whole; at += THREADS * V) {  // the same number of rounds for every thread
 #pragma unroll
@@ -276,9 +258,8 @@ __device__ __forceinline__ void long_rows(const TokenArgs& a) {
   }
   const Element* in = logits_of(a, row);
   Window w = window(in, a.n);
-  i64 slice = (w.vectors + a.splits - 1) / a.splits;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  Sums sums = stream<THREADS, V, MOMENT>(w, begin, end, scale);
+  Range slice = range_of(w.vectors, part, a.splits);
+  Sums sums = stream<THREADS, V, MOMENT>(w, slice, scale);
   Pick picked = pick(a, row, in, a.splits == 1 ? threadIdx.x : a.k);
   sums = reduce_block_sums<THREADS, MOMENT>(sums, scale);
   if (a.splits == 1) emit_row(a, row, in, sums, threadIdx.x, THREADS, picked);
@@ -320,9 +301,8 @@ __device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
   cluster_arrive();
   const Element* in = logits_of(a, row);
   Window w = window(in, a.n);
-  i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  Sums sums = stream<THREADS, V, MOMENT>(w, begin, end, scale);
+  Range slice = range_of(w.vectors, part, BLOCKS);
+  Sums sums = stream<THREADS, V, MOMENT>(w, slice, scale);
   Pick picked = pick(a, row, in, part == 0 && threadIdx.x < 32 ? threadIdx.x : a.k);
   sums = reduce_block_sums<THREADS, MOMENT>(sums, scale);
   cluster_wait();
@@ -346,16 +326,11 @@ __device__ __forceinline__ void cluster_rows(const TokenArgs& a) {
 // E results as a vector of elements.
 __device__ __forceinline__ uint4 pack(const C (&x)[E]) {
   uint4 v;
-#if PFKIT_DTYPE >= 2 && __CUDA_ARCH__ >= 800
-#if PFKIT_DTYPE == 2
-#define PFKIT_PACK(out, low, high) asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low))
-#else
-#define PFKIT_PACK(out, low, high) asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low))
-#endif
-  PFKIT_PACK(v.x, x[0], x[1]);
-  PFKIT_PACK(v.y, x[2], x[3]);
-  PFKIT_PACK(v.z, x[4], x[5]);
-  PFKIT_PACK(v.w, x[6], x[7]);
+#if PFKIT_DTYPE >= 2
+  v.x = pack_as<PFKIT_DTYPE>(x[0], x[1]);
+  v.y = pack_as<PFKIT_DTYPE>(x[2], x[3]);
+  v.z = pack_as<PFKIT_DTYPE>(x[4], x[5]);
+  v.w = pack_as<PFKIT_DTYPE>(x[6], x[7]);
 #else
   v = make_uint4(0, 0, 0, 0);
 #pragma unroll
@@ -516,16 +491,16 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
   const Element* in = logits_of(a, row);
   Window w = window(in, a.n);
   Target target(a, row, in);
-  i64 slice = (w.vectors + a.splits - 1) / a.splits;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
+  Range slice = range_of(w.vectors, part, a.splits);
+  for (i64 at = slice.begin + threadIdx.x; at < slice.end; at += THREADS * V) {
     uint4 v[V];
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, f.zero ? 0 : end);  // 0: not read
+    for (int k = 0; k < V; ++k)
+      v[k] = load_or_nothing(w, at + k * THREADS, f.zero ? 0 : slice.end);  // 0: not read
 #pragma unroll
     for (int k = 0; k < V; ++k) {
       i64 index = at + k * THREADS;
-      if (index >= end) break;
+      if (index >= slice.end) break;
       C x[E];
 #pragma unroll
       for (int j = 0; j < E; ++j) x[j] = f.zero ? 0 : f(element(v[k], j));
@@ -534,7 +509,7 @@ __device__ __forceinline__ void gradient(const TokenArgs& a) {
   }
   if (!a.log_prob || !some || a.state[3 * row + 1] == 0) return;
   __syncthreads();
-  add_own(a, row, f, in, w, target, begin, end, threadIdx.x, THREADS);
+  add_own(a, row, f, in, w, target, slice.begin, slice.end, threadIdx.x, THREADS);
 }
 
 PFKIT_DEFINE_ENTRY_OF(TokenArgs)

@@ -7,13 +7,12 @@
 template <int THREADS, int V>
 __device__ __forceinline__ void read_rows(const Args& a) {
   Window w = window(a.in + row_offset(a, blockIdx.x), a.n);
-  i64 slice = (w.vectors + a.splits - 1) / a.splits;
-  i64 begin = blockIdx.y * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  Range slice = range_of(w.vectors, blockIdx.y, a.splits);
   u32 seen = 0;
-  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
+  for (i64 at = slice.begin + threadIdx.x; at < slice.end; at += THREADS * V) {
     uint4 v[V];
 #pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, end);
+    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, slice.end);
 #pragma unroll
     for (int k = 0; k < V; ++k) seen |= v[k].x & v[k].y & v[k].z & v[k].w;
   }

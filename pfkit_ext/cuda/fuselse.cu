@@ -7,7 +7,9 @@
 //
 // State written for LSEState and for gradients: the maximum (type C) and the sum (float64) of a row.
 #include "online.cuh"
+#include "columns.cuh"
 #include "gradient.cuh"
+#include "short_rows.cuh"
 #include "walk.cuh"
 
 __device__ __forceinline__ void emit(const Args& a, i64 row, State r, C lost = 0) {
@@ -20,7 +22,14 @@ __device__ __forceinline__ void emit(const Args& a, i64 row, State r, C lost = 0
 }
 
 // ---- short rows: LANES threads a row, R rows at a time, everything in registers ---------------------------
-constexpr int SHORT_THREADS = 128;
+// What additions round away shows in short rows of float32.
+__device__ __forceinline__ void add_term(C& s, C& lost, C x) {
+#if PFKIT_DTYPE == 0
+  add_exactly(s, lost, x);
+#else
+  s += x;
+#endif
+}
 
 template <int LANES, int V, int R>
 __device__ __forceinline__ void short_rows(const Args& a) {
@@ -28,33 +37,22 @@ __device__ __forceinline__ void short_rows(const Args& a) {
   int lane = threadIdx.x % LANES;
   i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
   uint4 v[R][V];
+  load_rows<LANES>(v, first, a.rows, a.n, [&](i64 row) { return a.in + row_offset(a, row); });
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     bool live = first + r < a.rows;
-    Window w = window(a.in + row_offset(a, live ? first + r : 0), a.n);
-#pragma unroll
-    for (int k = 0; k < V; ++k) v[r][k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
-  }
-#pragma unroll
-  for (int r = 0; r < R; ++r) {
-    bool live = first + r < a.rows;
-    Window w = window(a.in + row_offset(a, live ? first + r : 0), a.n);
-    if (w.skip || w.last < E) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) mask_edges(v[r][k], lane + k * LANES, w);
-    }
+    mask_batch<LANES>(v[r], window(a.in + row_offset(a, live ? first + r : 0), a.n), lane);
     C m = largest_lane<LANES, false>(fmax(largest_of(v[r]), -LARGEST));
     State state = nothing();
     state.m = fmin(m, LARGEST);
-    C lost = 0;  // what the additions rounded away: in a short row it shows
+    C lost = 0;
 #pragma unroll
-    for (int i = 0; i < V * E; ++i)
-      add_exactly(state.s, lost, expo_exact(element(v[r][i / E], i % E) - state.m));
+    for (int i = 0; i < V * E; ++i) add_term(state.s, lost, expo_exact(element(v[r][i / E], i % E) - state.m));
 #pragma unroll
     for (int d = LANES / 2; d; d /= 2) {
       C other = __shfl_xor_sync(0xffffffffu, lost, d);
       lost += other;
-      add_exactly(state.s, lost, __shfl_xor_sync(0xffffffffu, state.s, d));
+      add_term(state.s, lost, __shfl_xor_sync(0xffffffffu, state.s, d));
     }
     if (live && lane == r % LANES) emit(a, first + r, state, lost);
   }
@@ -62,16 +60,11 @@ __device__ __forceinline__ void short_rows(const Args& a) {
 
 // ---- long rows: one block or one cluster a row, or a slice of it ------------------------------------------
 template <int THREADS, int V>
-__device__ __forceinline__ State stream(const Window& w, i64 begin, i64 end) {
+__device__ __forceinline__ State stream(const Window& w, Range slice) {
   Walk walk = start_of_walk();
-  for (i64 at = begin + threadIdx.x; at < end; at += THREADS * V) {
+  for (i64 at = slice.begin + threadIdx.x; at < slice.end; at += THREADS * V) {
     uint4 v[V];
-#pragma unroll
-    for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, at + k * THREADS, end);
-    if (w.skip || w.last < E) {
-#pragma unroll
-      for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, w);
-    }
+    load_batch<THREADS>(v, w, at, slice.end);
     absorb_vectors(walk, v);
   }
   return end_of_walk(walk);
@@ -81,9 +74,7 @@ template <int THREADS, int V>
 __device__ __forceinline__ void long_rows(const Args& a) {
   i64 row = blockIdx.x, part = blockIdx.y;
   Window w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (w.vectors + a.splits - 1) / a.splits;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  State state = stream<THREADS, V>(w, begin, end);
+  State state = stream<THREADS, V>(w, range_of(w.vectors, part, a.splits));
   let_next_kernel_start();
   state = reduce_block<THREADS>(state);
   if (threadIdx.x) return;
@@ -99,9 +90,7 @@ __device__ __forceinline__ void cluster_rows(const Args& a) {
   i64 row = blockIdx.x / BLOCKS;
   u32 part = cluster_rank();
   Window w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
-  State state = stream<THREADS, V>(w, begin, end);
+  State state = stream<THREADS, V>(w, range_of(w.vectors, part, BLOCKS));
   let_next_kernel_start();
   state = reduce_block<THREADS>(state);
   cluster_wait();
@@ -124,20 +113,12 @@ __device__ __forceinline__ void cluster_rows(const Args& a) {
 // ---- any strides: COLUMNS results beside each other a block, the terms over the other threads -------------
 template <int COLUMNS>
 __device__ __forceinline__ void strided(const Args& a) {
-  constexpr int THREADS = 256, LINES = THREADS / COLUMNS, UNROLL = 8;
-  __shared__ State states[THREADS];
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  i64 row = (i64)blockIdx.x * COLUMNS + column;
-  bool live = row < a.rows;
-  const Element* in = a.in + row_offset(a, live ? row : 0);
-  i64 slice = (a.n + a.splits - 1) / a.splits;
-  i64 begin = blockIdx.y * slice, end = live ? (begin + slice < a.n ? begin + slice : a.n) : 0;
+  constexpr int LINES = COLUMN_THREADS / COLUMNS, UNROLL = 8;
+  Column c = column_of<COLUMNS>(a, blockIdx.y, a.splits);
   Walk walk = start_of_walk();
-  for (i64 at = begin + line; at < end; at += LINES * UNROLL) {
+  for (i64 at = c.begin + c.line; at < c.end; at += LINES * UNROLL) {
     C x[UNROLL];
-#pragma unroll
-    for (int k = 0; k < UNROLL; ++k)
-      x[k] = to_compute(at + k * LINES < end ? in[term_offset(a, at + k * LINES)] : MINUS_INFINITY);
+    load_terms<LINES>(x, a, c, at);
     C m = x[0];
 #pragma unroll
     for (int k = 1; k < UNROLL; ++k) m = fmax(m, x[k]);
@@ -145,23 +126,16 @@ __device__ __forceinline__ void strided(const Args& a) {
   }
   State state = end_of_walk(walk);
   if (COLUMNS == 1) {
-    state = reduce_block<THREADS>(state);
+    state = reduce_block<COLUMN_THREADS>(state);
   } else {
-    states[threadIdx.x] = state;
-    __syncthreads();
-    for (int d = LINES / 2; d; d /= 2) {
-      if (line < d) {
-        State p = states[threadIdx.x], q = states[threadIdx.x + d * COLUMNS];
-        C m = fmax(p.m, q.m);
-        states[threadIdx.x] = State{m, p.s * expo(p.m - m) + q.s * expo(q.m - m)};
-      }
-      __syncthreads();
-    }
-    state = states[threadIdx.x];
+    state = join_lines<COLUMNS>(c, state, [](State p, State q) {
+      C m = fmax(p.m, q.m);
+      return State{m, p.s * expo(p.m - m) + q.s * expo(q.m - m)};
+    })[threadIdx.x];
   }
-  if (line || !live) return;
-  if (a.splits > 1) ((State*)a.workspace)[row * a.splits + blockIdx.y] = state;
-  else emit(a, row, state);
+  if (c.line || !c.live) return;
+  if (a.splits > 1) ((State*)a.workspace)[c.row * a.splits + blockIdx.y] = state;
+  else emit(a, c.row, state);
 }
 
 // ---- the partial states of a row, in their order ----------------------------------------------------------

@@ -17,16 +17,12 @@ __shared__ Log2Entry log2_table[128];  // a copy on chip
 #define log2_table LOG2_TABLE
 #endif
 
-__device__ __forceinline__ float saturating_product(float a, float b) {  // one rounding, then 0 .. 1
-#ifdef __CUDA_ARCH__
-  float c;
-  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(c) : "f"(a), "f"(b));
-  return c;
-#else
+#ifndef __CUDACC__
+__device__ __forceinline__ float saturating_product(float a, float b) {  // as in ptx.cuh
   float c = a * b;
   return c > 0 ? (c < 1 ? c : 1.0f) : 0.0f;
-#endif
 }
+#endif
 
 // ---- x -> Q16.16 index i >= 0 of -(x - m) log2 e, half to even --------------------------------------------
 // Adding 2^23 (2^52) leaves the rounded integer in the low bits of the sum: no conversion unit is needed.

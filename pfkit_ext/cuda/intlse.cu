@@ -7,6 +7,7 @@
 // integer.cuh.
 #include "common.cuh"
 #include "bulk.cuh"
+#include "columns.cuh"
 #include "integer.cuh"
 #include "short_rows.cuh"
 #include "gradient.cuh"
@@ -115,15 +116,9 @@ __device__ __forceinline__ void held_rows(const Args& a) {
   u32 part = 0;
 #endif
   Window w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (w.vectors + BLOCKS - 1) / BLOCKS;
-  i64 begin = part * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  Range slice = range_of(w.vectors, part, BLOCKS);
   uint4 v[V];
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(w, begin + threadIdx.x + k * THREADS, end);
-  if (w.skip || w.last < E) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) mask_edges(v[k], begin + threadIdx.x + k * THREADS, w);
-  }
+  load_batch<THREADS>(v, w, slice.begin + threadIdx.x, slice.end);
   stage_table<THREADS>();
   C m = maximum_block<THREADS>(maximum_of(v));
 #if __CUDA_ARCH__ >= 900
@@ -157,33 +152,22 @@ __device__ __forceinline__ void held_rows(const Args& a) {
 }
 
 // ---- long rows: read twice, the second time backwards (the end of the row may still be in the cache) ------
-struct Slice { Window w; i64 begin, end; };
+struct Slice {
+  Window w;
+  Range range;
+};
 
 __device__ __forceinline__ Slice slice_of(const Args& a, i64 row, i64 part, i64 parts) {
-  Slice s;
-  s.w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (s.w.vectors + parts - 1) / parts;
-  s.begin = part * slice;
-  s.end = s.begin + slice < s.w.vectors ? s.begin + slice : s.w.vectors;
-  return s;
-}
-
-template <int THREADS, int V>
-__device__ __forceinline__ void load_batch(uint4 (&v)[V], const Slice& s, i64 at) {
-#pragma unroll
-  for (int k = 0; k < V; ++k) v[k] = load_or_nothing(s.w, at + k * THREADS, s.end);
-  if (s.w.skip || s.w.last < E) {
-#pragma unroll
-    for (int k = 0; k < V; ++k) mask_edges(v[k], at + k * THREADS, s.w);
-  }
+  Window w = window(a.in + row_offset(a, row), a.n);
+  return Slice{w, range_of(w.vectors, part, parts)};
 }
 
 template <int THREADS, int V>
 __device__ __forceinline__ C slice_maximum(const Slice& s) {
   C m = -INFINITE;
-  for (i64 at = s.begin + threadIdx.x; at < s.end; at += THREADS * V) {
+  for (i64 at = s.range.begin + threadIdx.x; at < s.range.end; at += THREADS * V) {
     uint4 v[V];
-    load_batch<THREADS>(v, s, at);
+    load_batch<THREADS>(v, s.w, at, s.range.end);
     m = maximum_or_nan(m, maximum_of(v));
   }
   return maximum_block<THREADS>(m);
@@ -193,10 +177,10 @@ template <int THREADS, int V>
 __device__ __forceinline__ Total slice_total(const Slice& s, C m) {
   Total t{0, 0};
   if (finite(m)) {
-    i64 batches = (s.end - s.begin + THREADS * V - 1) / (THREADS * V);
+    i64 batches = (s.range.end - s.range.begin + THREADS * V - 1) / (THREADS * V);
     for (i64 b = batches - 1; b >= 0; --b) {
       uint4 v[V];
-      load_batch<THREADS>(v, s, s.begin + threadIdx.x + b * THREADS * V);
+      load_batch<THREADS>(v, s.w, s.range.begin + threadIdx.x + b * THREADS * V, s.range.end);
       add(t, weights_of(v, m));
     }
   }
@@ -260,7 +244,10 @@ __device__ __forceinline__ void resident_rows(const Args& a) {
   __shared__ C tops[32];
   if (BLOCKS > 1) cluster_arrive();
   const int lane = threadIdx.x % 32, mine = threadIdx.x / 32 * STAGES;  // first stage of this warp
-  if (lane < STAGES) barrier_init(arrived + mine + lane);
+  if (lane < STAGES) {
+    barrier_init(shared_address(arrived + mine + lane), 1);  // one arrival: of the lane that asks
+    show_barriers();
+  }
   __syncwarp();
   const u32 part = BLOCKS > 1 ? cluster_rank() : 0;
   const int clusters = gridDim.x / BLOCKS, first = blockIdx.x / BLOCKS;
@@ -276,7 +263,8 @@ __device__ __forceinline__ void resident_rows(const Args& a) {
     Window w = window(a.in + row_offset(a, ask_row), a.n);
     int at = start + ask_k * (WARPS * CHUNK), end = min((int)w.vectors, (int)(part + 1) * slice);
     int count = max(0, min(end - at, CHUNK));
-    bulk_load(ring + (mine + stage) * CHUNK, w.base + at, (u32)count * 16, arrived + mine + stage);
+    bulk_load(ring + (mine + stage) * CHUNK, w.base + at, (u32)count * 16,
+              shared_address(arrived + mine + stage));
     if (++ask_k == chunks) ask_k = 0, ask_row += clusters;
   };
   if (lane == 0) {
@@ -318,7 +306,7 @@ __device__ __forceinline__ void resident_rows(const Args& a) {
       int from = stage;
       u32 phase = parity;
       for (int k = 0; k < chunks; ++k) {
-        barrier_wait(arrived + mine + from, phase);
+        barrier_wait(shared_address(arrived + mine + from), phase);
         uint4 v[V];
         chunk(v, from, k);
         m = maximum_or_nan(m, maximum_of(v));
@@ -405,72 +393,35 @@ __device__ __forceinline__ void split_emit(const Args& a) {
 }
 
 // ---- any strides: two walks over the terms; COLUMNS results beside each other a block ---------------------
-struct Column {
-  const Element* in;
-  i64 row, begin, end;
-  int line;
-  bool live;
-};
-
-template <int COLUMNS>
-__device__ __forceinline__ Column column_of(const Args& a, i64 part, i64 parts) {
-  Column c;
-  c.row = (i64)blockIdx.x * COLUMNS + threadIdx.x % COLUMNS;
-  c.line = threadIdx.x / COLUMNS;
-  c.live = c.row < a.rows;
-  c.in = a.in + row_offset(a, c.live ? c.row : 0);
-  i64 slice = (a.n + parts - 1) / parts;
-  c.begin = part * slice;
-  c.end = c.live ? (c.begin + slice < a.n ? c.begin + slice : a.n) : 0;
-  return c;
-}
-
 template <int COLUMNS>
 __device__ __forceinline__ C largest_line(const Column& c, C m) {  // right in every thread
-  constexpr int THREADS = 256, LINES = THREADS / COLUMNS;
-  __shared__ C maxima[THREADS];
-  maxima[threadIdx.x] = m;
-  __syncthreads();
-  for (int d = LINES / 2; d; d /= 2) {
-    if (c.line < d)
-      maxima[threadIdx.x] = maximum_or_nan(maxima[threadIdx.x], maxima[threadIdx.x + d * COLUMNS]);
-    __syncthreads();
-  }
-  return maxima[threadIdx.x % COLUMNS];
+  return join_lines<COLUMNS>(c, m, [](C a, C b) { return maximum_or_nan(a, b); })[threadIdx.x % COLUMNS];
 }
 
 template <int COLUMNS>
 __device__ __forceinline__ C column_maximum(const Args& a, const Column& c) {  // right in every thread
   C m = -INFINITE;
 #pragma unroll 4
-  for (i64 at = c.begin + c.line; at < c.end; at += 256 / COLUMNS)
+  for (i64 at = c.begin + c.line; at < c.end; at += COLUMN_THREADS / COLUMNS)
     m = maximum_or_nan(m, to_compute(c.in[term_offset(a, at)]));
   return largest_line<COLUMNS>(c, m);
 }
 
 template <int COLUMNS>
 __device__ __forceinline__ Total column_total(const Args& a, const Column& c, C m) {  // right on line 0
-  constexpr int THREADS = 256, LINES = THREADS / COLUMNS;
-  __shared__ Total totals[THREADS];
   Total t{0, 0};
   if (c.live && finite(m)) {
 #pragma unroll 4
-    for (i64 at = c.begin + c.line; at < c.end; at += LINES)
+    for (i64 at = c.begin + c.line; at < c.end; at += COLUMN_THREADS / COLUMNS)
       add(t, weight_at(to_compute(c.in[term_offset(a, at)]), m));
   }
-  totals[threadIdx.x] = t;
-  __syncthreads();
-  for (int d = LINES / 2; d; d /= 2) {
-    if (c.line < d) totals[threadIdx.x] = plus(totals[threadIdx.x], totals[threadIdx.x + d * COLUMNS]);
-    __syncthreads();
-  }
-  return totals[threadIdx.x];
+  return join_lines<COLUMNS>(c, t, [](Total a, Total b) { return plus(a, b); })[threadIdx.x];
 }
 
 template <int COLUMNS>
 __device__ __forceinline__ void strided(const Args& a) {
   Column c = column_of<COLUMNS>(a, 0, 1);
-  stage_table<256>();
+  stage_table<COLUMN_THREADS>();
   C m = column_maximum<COLUMNS>(a, c);
   if (c.live) m = reference_or(a, c.row, m);
   Total t = column_total<COLUMNS>(a, c, m);
@@ -489,7 +440,7 @@ template <int COLUMNS>
 __device__ __forceinline__ void strided_total(const Args& a) {
   Column c = column_of<COLUMNS>(a, blockIdx.y, a.splits);
   C m = -INFINITE;
-  for (i64 i = c.line; c.live && i < a.splits; i += 256 / COLUMNS)
+  for (i64 i = c.line; c.live && i < a.splits; i += COLUMN_THREADS / COLUMNS)
     m = maximum_or_nan(m, maxima_of(a, c.row)[i]);
   m = largest_line<COLUMNS>(c, m);
   if (c.live) m = reference_or(a, c.row, m);

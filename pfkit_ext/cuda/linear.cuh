@@ -5,12 +5,6 @@
 // boundary (ld is a multiple of a vector) and may end anywhere. One warp works on one row.
 #include "common.cuh"
 
-__device__ __forceinline__ C expo(C t) {
-  C y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t * (C)LOG2E));
-  return y;
-}
-
 // tanh to about 3e-7 in absolute terms, from one exponential and one division.
 __device__ __forceinline__ float tanh_of(float x) {
   float e = expo(-2.0f * fabsf(x)), t = __fdividef(1.0f - e, 1.0f + e);

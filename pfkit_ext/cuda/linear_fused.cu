@@ -81,7 +81,7 @@ struct Fold {
     i64 ld = (n + 7) / 8 * 8;
     Element* to = a.kept + chunk * a.rows * a.width + row * ld + (column - first);
     write_tile(staging, to, ld, a.rows - row, left, [&](int h, int b) {
-      u32 both = pack(x[4 * b + 2 * h], x[4 * b + 2 * h + 1]);
+      u32 both = pack_as<PFKIT_DTYPE>(x[4 * b + 2 * h], x[4 * b + 2 * h + 1]);
       x[4 * b + 2 * h] = to_compute((Element)(both & 0xffffu));
       x[4 * b + 2 * h + 1] = to_compute((Element)(both >> 16));
       return both;
@@ -110,13 +110,13 @@ struct Fold {
       float c = fminf(fmaxf(old.x, m * (float)LOG2E), LARGEST), s[4] = {0, 0, 0, 0};
 #pragma unroll
       for (int b = 0; b < 32; ++b) {
-        s[b % 2 * 2] += exponential(fmaf(x[4 * b + 2 * h], (float)LOG2E, -c));
-        s[b % 2 * 2 + 1] += exponential(fmaf(x[4 * b + 2 * h + 1], (float)LOG2E, -c));
+        s[b % 2 * 2] += exp2_fast(fmaf(x[4 * b + 2 * h], (float)LOG2E, -c));
+        s[b % 2 * 2 + 1] += exp2_fast(fmaf(x[4 * b + 2 * h + 1], (float)LOG2E, -c));
       }
       s[0] = (s[0] + s[1]) + (s[2] + s[3]);
       s[0] += __shfl_xor_sync(0xffffffffu, s[0], 1);
       s[0] += __shfl_xor_sync(0xffffffffu, s[0], 2);
-      if (quarter == 0) *state = make_float2(c, old.y * exponential(old.x - c) + s[0]);
+      if (quarter == 0) *state = make_float2(c, old.y * exp2_fast(old.x - c) + s[0]);
       i64 at = row + lane / 4 + 8 * h;
       i64 target = at < a.rows ? a.targets[at] - column : -1;
       if (target >= 0 && target < COLUMNS && target < left && (target & 7) / 2 == quarter) {
@@ -159,7 +159,7 @@ __device__ __forceinline__ void combine(const FusedArgs& a) {
   double s = 0;
   for (i64 k = 0; k < a.slots_count; ++k) {
     float2 part = a.slots[k * a.rows + row];
-    s += part.y * (double)exponential(part.x - c);
+    s += part.y * (double)exp2_fast(part.x - c);
   }
   s *= exp2((double)c - maximum * factor);
   a.maximum[row] = maximum;

@@ -1,6 +1,7 @@
 // The gradient of the loss in a chunk of logits, made where the logits are made: hidden @ weight.T tile by
 // tile in registers, and from there (softmax - onehot) times the gradient of the row's loss, rounded once.
 #include "linear_product.cuh"
+#include "linear_row.cuh"
 
 struct FusedGradientArgs {
   Element* gradient;     // (rows, ld)
@@ -22,29 +23,17 @@ struct FusedGradientArgs {
 };
 
 #if __CUDA_ARCH__ >= 900
-// What a row brings to the gradient of its logits in a tile.
-struct Row {
-  float m, weight, outer;  // weight: of exp(x - m)
-  int hit;                 // the target, if it is among the tile's columns
-  bool live;
+struct Row : RowTerms {
+  int hit;  // the target, if it is among the tile's columns
 
-  __device__ __forceinline__ Row(const FusedGradientArgs& a, i64 row, int column) {
-    bool there = row < a.rows;
-    if (!there) row = 0;
-    m = a.maximum[row];
-    float s = a.total[row];
-    i64 target = a.targets[row];
-    live = there && target != a.ignored;
-    bool known = target >= 0 && target < a.vocabulary;
-    outer = !live ? 0.0f : known ? a.outer[row] : __int_as_float(0x7fc00000);
-    weight = live ? outer / s : 0.0f;
-    if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
+  __device__ __forceinline__ Row(const FusedGradientArgs& a, i64 row, int column)
+      : RowTerms(a, row < a.rows ? row : 0, row < a.rows) {
     i64 at = target - a.first - column;
     hit = live && at >= 0 && at < COLUMNS ? (int)at : -1;
   }
 
   __device__ __forceinline__ float gradient(float x, int column) const {
-    float g = live ? weight * exponential((x - m) * (float)LOG2E) : 0.0f;
+    float g = live ? weight * exp2_fast((x - m) * (float)LOG2E) : 0.0f;
     return column == hit ? g - outer : g;
   }
 };
@@ -59,7 +48,7 @@ struct Gradient {
     Row rows[2] = {Row(a, row + lane / 4, column), Row(a, row + lane / 4 + 8, column)};
     write_tile(staging, a.gradient + row * a.ld + column, a.ld, a.rows - row, a.columns - column, [&](int h, int b) {
       int at = 8 * b + 2 * (lane % 4);
-      return pack(rows[h].gradient(x[4 * b + 2 * h], at), rows[h].gradient(x[4 * b + 2 * h + 1], at + 1));
+      return pack_as<PFKIT_DTYPE>(rows[h].gradient(x[4 * b + 2 * h], at), rows[h].gradient(x[4 * b + 2 * h + 1], at + 1));
     });
   }
 

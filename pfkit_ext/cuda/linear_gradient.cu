@@ -7,6 +7,7 @@
 // batch of columns is read whole before any of it is written, so the result may lie over the logits: column j
 // of the result never reaches past column j of the logits.
 #include "linear.cuh"
+#include "linear_row.cuh"
 
 struct GradientArgs {
   const Element* logits;  // (rows, ld)
@@ -30,18 +31,6 @@ struct GradientArgs {
   double z;
 };
 
-template <int RESULT>
-__device__ __forceinline__ u32 pack(float a, float b) {  // two 16-bit results
-  if (RESULT == 2) return (u32)float_to_half(a) | (u32)float_to_half(b) << 16;
-#if __CUDA_ARCH__ >= 800
-  u32 w;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-  return w;
-#else
-  return (u32)float_to_bfloat(a) | (u32)float_to_bfloat(b) << 16;
-#endif
-}
-
 // Stores the E results of vector `index` of a row.
 template <int RESULT>
 __device__ __forceinline__ void store(void* row, int index, const float (&g)[E]) {
@@ -49,31 +38,20 @@ __device__ __forceinline__ void store(void* row, int index, const float (&g)[E])
     static_assert(RESULT != 0 || E == 4, "float32 results come from float32 logits");
     *((float4*)row + index) = make_float4(g[0], g[1], g[2], g[3]);
   } else if constexpr (E == 4) {
-    *((uint2*)row + index) = make_uint2(pack<RESULT>(g[0], g[1]), pack<RESULT>(g[2], g[3]));
+    *((uint2*)row + index) = make_uint2(pack_as<RESULT>(g[0], g[1]), pack_as<RESULT>(g[2], g[3]));
   } else {
-    *((uint4*)row + index) = make_uint4(pack<RESULT>(g[0], g[1]), pack<RESULT>(g[2], g[3]),
-                                        pack<RESULT>(g[4], g[5]), pack<RESULT>(g[6], g[7]));
+    *((uint4*)row + index) = make_uint4(pack_as<RESULT>(g[0], g[1]), pack_as<RESULT>(g[2], g[3]),
+                                        pack_as<RESULT>(g[4], g[5]), pack_as<RESULT>(g[6], g[7]));
   }
 }
 
-// What a row brings to the gradient of its logits.
-struct Row {
-  float m, weight, hit, share;  // weight: of exp(x - m)
-  i64 target;                   // within the chunk's columns, or outside them
-  bool live;
+struct Row : RowTerms {
+  float hit, share;  // of the target; of label smoothing
 
-  __device__ __forceinline__ Row(const GradientArgs& a, i64 row) {
-    m = a.maximum[row];
-    float s = a.total[row];
-    target = a.targets[row];
-    live = target != a.ignored;
-    bool known = target >= 0 && target < a.vocabulary;
-    float outer = !live ? 0.0f : known ? a.outer[row] : __int_as_float(0x7fc00000);
-    weight = live ? outer / s : 0.0f;
-    if (a.z != 0 && live) weight *= 1.0f + 2.0f * (float)a.z * (m + logf(s));
+  __device__ __forceinline__ Row(const GradientArgs& a, i64 row) : RowTerms(a, row) {
     hit = outer * (float)(1.0 - a.smoothing);
     share = outer * (float)a.share;
-    target = live ? target - a.first : -1;
+    target = live ? target - a.first : -1;  // within the chunk's columns, or outside them
   }
 
   // The gradient in the product y of a column, whose logit is f.

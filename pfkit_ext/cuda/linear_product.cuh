@@ -10,24 +10,9 @@
 // Clusters take tiles in turn, GROUP pairs of row tiles beside each other before the next rows of the weight,
 // so that the hidden states of a group stay in the second-level cache while the weight passes by once.
 #include "common.cuh"
-
-__device__ __forceinline__ float exponential(float t) {  // 2^t
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t));
-  return y;
-}
+#include "barrier.cuh"
 
 #if __CUDA_ARCH__ >= 900
-__device__ __forceinline__ u32 pack(float a, float b) {  // two elements, a first
-  u32 w;
-#if PFKIT_DTYPE == 2
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-#else
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(b), "f"(a));
-#endif
-  return w;
-}
-
 constexpr int ROWS = 128, COLUMNS = 256, DEPTH = 64, STAGES = 4, GROUP = 8, CLUSTER = 2;
 constexpr u32 A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2;
 constexpr u32 SHARED_BYTES = STAGES * (A_BYTES + B_BYTES);
@@ -35,27 +20,6 @@ constexpr u32 SHARED_BYTES = STAGES * (A_BYTES + B_BYTES);
 struct alignas(64) TensorMap { u64 words[16]; };
 
 // ---- barriers ---------------------------------------------------------------------------------------------
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-__device__ __forceinline__ void barrier_init(u32 barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" :: "r"(barrier), "r"(arrivals) : "memory");
-}
-
-__device__ __forceinline__ void barrier_wait(u32 barrier, u32 parity) {
-  u32 done;
-  do {
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.u32 %0, 1, 0, p;\n}\n"
-        : "=r"(done) : "r"(barrier), "r"(parity) : "memory");
-  } while (!done);
-}
-
-__device__ __forceinline__ void barrier_expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ void barrier_arrive(u32 barrier, u32 rank) {  // at this barrier of another block
   asm volatile(
       "{\n.reg .b32 there;\n"
@@ -209,7 +173,7 @@ __device__ __forceinline__ void all_products(
       barrier_init(full + 8 * k, 1);
       barrier_init(empty + 8 * k, 2 * CLUSTER);  // both multiplying warpgroups of both blocks
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    show_barriers();
   }
   __syncthreads();
   cluster_barrier();

@@ -1,20 +1,10 @@
-// The online softmax normaliser, shared by the float kernels: the state (m, s) of a set of terms, adding a batch
-// of terms to it, fixed trees over lanes and threads, and the value m + log s.
+// The online softmax normaliser, shared by the float kernels: the state (m, s) of a set of terms, fixed trees
+// over lanes and threads, and the value m + log s.
 //
 // m is the largest term seen, held within the finite range (-FLT_MAX for nothing seen or -inf alone, FLT_MAX
 // under +inf), s the sum of exp(x - m). No -inf - -inf can form: an empty set sums to 0, +inf gives s = inf, NaN
 // makes s NaN. Milakov & Gimelshein 2018, arXiv:1805.02867.
 #include "common.cuh"
-
-#if PFKIT_DTYPE == 1
-__device__ __forceinline__ C expo(C t) { return exp(t); }
-#else
-__device__ __forceinline__ C expo(C t) {
-  C y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(t * (C)LOG2E));
-  return y;
-}
-#endif
 
 #if PFKIT_DTYPE == 0
 // exp to 0.8 ulp without the special-function unit, for short rows, where one term's error shows: 2^k 2^f,
@@ -41,25 +31,6 @@ __device__ __forceinline__ C expo_exact(C t) { return expo(t); }
 struct State { C m, s; };
 
 __device__ __forceinline__ State nothing() { return State{-LARGEST, 0}; }
-
-// Adds `count` terms given one by one by term(i).
-template <int COUNT, class Term>
-__device__ __forceinline__ void absorb(State& a, C largest, Term term) {
-  if (largest > a.m) {
-    C m = fmin(largest, LARGEST);
-    a.s *= expo(a.m - m);
-    a.m = m;
-  }
-  constexpr int LANES = COUNT < 4 ? COUNT : 4;  // independent chains of additions
-  C s[LANES];
-#pragma unroll
-  for (int i = 0; i < LANES; ++i) s[i] = expo(term(i) - a.m);
-#pragma unroll
-  for (int i = LANES; i < COUNT; ++i) s[i % LANES] += expo(term(i) - a.m);
-#pragma unroll
-  for (int i = 1; i < LANES; ++i) s[0] += s[i];
-  a.s += s[0];
-}
 
 #if PFKIT_DTYPE >= 2 && __CUDA_ARCH__ >= 800
 __device__ __forceinline__ u32 larger_pair(u32 a, u32 b) {
@@ -96,11 +67,6 @@ __device__ __forceinline__ C largest_of(const uint4 (&v)[V]) {
 #endif
 }
 
-template <int V>
-__device__ __forceinline__ void absorb_vectors(State& a, const uint4 (&v)[V]) {
-  absorb<V * E>(a, largest_of(v), [&](int i) { return element(v[i / E], i % E); });
-}
-
 // ---- trees ------------------------------------------------------------------------------------------------
 template <int LANES>
 __device__ __forceinline__ State reduce_lanes(State a) {
@@ -114,23 +80,14 @@ __device__ __forceinline__ State reduce_lanes(State a) {
 
 template <int THREADS>
 __device__ __forceinline__ State reduce_block(State a) {
-  __shared__ State warps[THREADS / 32];
-  a = reduce_lanes<32>(a);
-  if (THREADS == 32) return a;
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
-  __syncthreads();
-  return reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
+  return join_block<THREADS>(a, [](State x, auto lanes) { return reduce_lanes<lanes.count>(x); });
 }
 
-// s + x as a float and the rounding it cost (two-sum, Knuth 1969); only float32 needs it.
+// s + x, and in `lost` what the roundings of such additions have cost (two-sum, Knuth 1969).
 __device__ __forceinline__ void add_exactly(C& s, C& lost, C x) {
-#if PFKIT_DTYPE == 0
   C sum = s + x, part = sum - s;
   lost += (s - (sum - part)) + (x - part);
   s = sum;
-#else
-  s += x;
-#endif
 }
 
 #if PFKIT_DTYPE == 1

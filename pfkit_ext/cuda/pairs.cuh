@@ -41,21 +41,24 @@ __device__ __forceinline__ int pair_tenth(int a, int b) {  // Q10.6
   return low - pair_steps[min(d, 511)];
 }
 
-// Distance of x (octaves) below m plus a constant that pairs leave alone. Saturation clamps, adding converts.
+// A distance below the reference, as an integer plus a constant that pairs leave alone; `unit` makes OCTAVES octaves
+// of it 1. Saturation clamps, adding converts.
 template <bool TENTH>
-__device__ __forceinline__ int distance(float x, float m) {
-  float v;
-  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(v) : "f"(m - x), "f"(1.0f / OCTAVES));
-  return __float_as_int(v + (TENTH ? 2048.0f : 2.0f));
+__device__ __forceinline__ int distance(float below, float unit) {
+  return __float_as_int(saturating_product(below, unit) + (TENTH ? 2048.0f : 2.0f));
 }
 
-// The log-sum of eight distances, in Q16.16, as a binary tree.
-template <bool TENTH>
-__device__ __forceinline__ int tree_of_eight(int (&p)[8]) {
+// The log-sum of COUNT distances (a power of two) in Q16.16, as a binary tree; leaf(i) with a constant i.
+template <int COUNT, bool TENTH, class Leaf>
+__device__ __forceinline__ int tree_of(Leaf leaf) {
+  int level[8], p;  // level[k]: a finished subtree of 2^k distances
 #pragma unroll
-  for (int width = 4; width; width /= 2)
+  for (int i = 0; i < COUNT; ++i) {
+    p = leaf(i);
+    int k = 0;
 #pragma unroll
-    for (int i = 0; i < width; ++i)
-      p[i] = TENTH ? pair_tenth(p[2 * i], p[2 * i + 1]) : pair(p[2 * i], p[2 * i + 1]);
-  return TENTH ? (p[0] - 0x45000000) << 10 : p[0] - 0x40000000;
+    for (; (i >> k) & 1; ++k) p = TENTH ? pair_tenth(level[k], p) : pair(level[k], p);
+    level[k] = p;
+  }
+  return TENTH ? (p - 0x45000000) << 10 : p - 0x40000000;  // the bits of distance 0
 }

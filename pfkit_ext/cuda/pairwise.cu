@@ -14,33 +14,26 @@
 // A thread's reference is the largest term it has seen; distances are integers from their first use, 64
 // octaves at most (-inf). A NaN wins the maximum, and with +inf it settles the result before any conversion.
 #include "common.cuh"
+#include "columns.cuh"
 #include "pairs.cuh"
 #include "short_rows.cuh"
 
 #ifdef PFKIT_TENTH
-constexpr int FRACTION = 6;
+constexpr bool TENTH = true;
 #else
-constexpr int FRACTION = 16;
+constexpr bool TENTH = false;
 #endif
 constexpr double UNIT = 1.0576586617430806e-05;  // ln 2 / 65536
 
 template <int THREADS>
 __device__ __forceinline__ void fill_tables() {
-  fill_pairs<THREADS, FRACTION == 6>();
+  fill_pairs<THREADS, TENTH>();
   __syncthreads();
 }
 
-// The distance of x below m in units of 2^-FRACTION octaves, plus a constant that every pair leaves alone.
-// Saturation is the clamp, the low bits of a float the conversion.
-__device__ __forceinline__ int leaf(float x, float m) {
-  float v;
-  asm("mul.rn.sat.f32 %0, %1, %2;" : "=f"(v) : "f"(m - x), "f"((float)(LOG2E / OCTAVES)));
-  return __float_as_int(v + (FRACTION == 16 ? 2.0f : 2048.0f));
+__device__ __forceinline__ int leaf(C x, C m) {
+  return distance<TENTH>((float)(m - x), (float)(LOG2E / OCTAVES));
 }
-
-__device__ __forceinline__ int leaf(double x, double m) { return leaf((float)(x - m), 0.0f); }
-
-constexpr int ORIGIN = FRACTION == 16 ? 0x40000000 : 0x45000000;  // bits of a leaf at distance 0
 
 struct State { C m; int p; };  // the log-sum is m - p ln 2 / 65536; p can be negative
 
@@ -61,26 +54,9 @@ __device__ __forceinline__ State joined(State a, State b) {
 
 __device__ __forceinline__ State nothing() { return State{-INFINITE, (int)(65536 * OCTAVES)}; }
 
-// The log-sum of COUNT terms (a power of two) below m, Q16.16; term(i) with a constant i.
-template <int COUNT, class Term>
-__device__ __forceinline__ int tree_of(Term term, C m) {
-  constexpr int TOP = COUNT == 8 ? 3 : COUNT == 1 ? 0 : COUNT == 2 ? 1 : COUNT == 4 ? 2 : COUNT == 16 ? 4
-                      : COUNT == 32 ? 5 : COUNT == 64 ? 6 : 7;
-  int level[8];  // level[k]: a finished subtree of 2^k terms
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) {
-    int p = leaf(term(i), m);
-    int k = 0;
-#pragma unroll
-    for (; (i >> k) & 1; ++k) p = FRACTION == 16 ? pair(level[k], p) : pair_tenth(level[k], p);
-    level[k] = p;
-  }
-  return (level[TOP] - ORIGIN) << (16 - FRACTION);
-}
-
 template <int V>
 __device__ __forceinline__ int tree(const uint4 (&v)[V], C m) {
-  return tree_of<V * E>([&](int i) { return element(v[i / E], i % E); }, m);
+  return tree_of<V * E, TENTH>([&](int i) { return leaf(element(v[i / E], i % E), m); });
 }
 
 template <int V>
@@ -117,11 +93,7 @@ __device__ __forceinline__ void short_rows(const Args& a) {
 
 template <int THREADS>
 __device__ __forceinline__ State reduce_block(State state) {
-  __shared__ State warps[THREADS / 32];
-  state = reduce_lanes<32>(state);
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = state;
-  __syncthreads();
-  return reduce_lanes<THREADS / 32>(warps[threadIdx.x % (THREADS / 32)]);
+  return join_block<THREADS>(state, [](State x, auto lanes) { return reduce_lanes<lanes.count>(x); });
 }
 
 // One block a row, or a slice of it.
@@ -130,15 +102,14 @@ __device__ __forceinline__ void long_rows(const Args& a) {
   fill_tables<THREADS>();
   i64 row = blockIdx.x;
   Window w = window(a.in + row_offset(a, row), a.n);
-  i64 slice = (w.vectors + a.splits - 1) / a.splits;
-  i64 begin = blockIdx.y * slice, end = begin + slice < w.vectors ? begin + slice : w.vectors;
+  Range slice = range_of(w.vectors, blockIdx.y, a.splits);
   State state = nothing();
   bool edges = w.skip || w.last < E;
   uint4 v[V / FEW][FEW];
-  i64 at = begin + threadIdx.x;
+  i64 at = slice.begin + threadIdx.x;
 #pragma unroll
-  for (int k = 0; k < V; ++k) v[k / FEW][k % FEW] = load_or_nothing(w, at + k * THREADS, end);
-  for (; at < end; at += THREADS * V) {
+  for (int k = 0; k < V; ++k) v[k / FEW][k % FEW] = load_or_nothing(w, at + k * THREADS, slice.end);
+  for (; at < slice.end; at += THREADS * V) {
 #pragma unroll
     for (int k = 0; k < V; k += FEW) {
       uint4(&few)[FEW] = v[k / FEW];
@@ -148,7 +119,7 @@ __device__ __forceinline__ void long_rows(const Args& a) {
       }
       absorb(state, few);
 #pragma unroll
-      for (int j = 0; j < FEW; ++j) few[j] = load_or_nothing(w, at + (V + k + j) * THREADS, end);
+      for (int j = 0; j < FEW; ++j) few[j] = load_or_nothing(w, at + (V + k + j) * THREADS, slice.end);
     }
   }
   let_next_kernel_start();
@@ -163,25 +134,17 @@ __device__ __forceinline__ void long_rows(const Args& a) {
 // log-sum of 2^k batches. So an error passes some log2 n pairs, however long the walk.
 template <int COLUMNS>
 __device__ __forceinline__ void strided(const Args& a) {
-  constexpr int THREADS = 256, LINES = THREADS / COLUMNS, UNROLL = 8;
-  __shared__ State states[THREADS];
-  fill_tables<THREADS>();
-  int column = threadIdx.x % COLUMNS, line = threadIdx.x / COLUMNS;
-  i64 row = (i64)blockIdx.x * COLUMNS + column;
-  bool live = row < a.rows;
-  const Element* in = a.in + row_offset(a, live ? row : 0);
-  i64 slice = (a.n + a.splits - 1) / a.splits;
-  i64 begin = blockIdx.y * slice, end = live ? (begin + slice < a.n ? begin + slice : a.n) : 0;
+  constexpr int LINES = COLUMN_THREADS / COLUMNS, UNROLL = 8;
+  fill_tables<COLUMN_THREADS>();
+  Column c = column_of<COLUMNS>(a, blockIdx.y, a.splits);
   State place[48];
   u64 count = 0;
-  for (i64 at = begin + line; at < end; at += LINES * UNROLL) {
+  for (i64 at = c.begin + c.line; at < c.end; at += LINES * UNROLL) {
     C x[UNROLL], m = -INFINITE;
-#pragma unroll
-    for (int k = 0; k < UNROLL; ++k)
-      x[k] = to_compute(at + k * LINES < end ? in[term_offset(a, at + k * LINES)] : MINUS_INFINITY);
+    load_terms<LINES>(x, a, c, at);
 #pragma unroll
     for (int k = 0; k < UNROLL; ++k) m = maximum_or_nan(m, x[k]);
-    State state{m, tree_of<UNROLL>([&](int i) { return x[i]; }, m)};
+    State state{m, tree_of<UNROLL, TENTH>([&](int i) { return leaf(x[i], m); })};
     int k = 0;
 #pragma unroll 1
     for (; count >> k & 1; ++k) state = joined(place[k], state);
@@ -191,15 +154,10 @@ __device__ __forceinline__ void strided(const Args& a) {
   State state = nothing();
 #pragma unroll 1
   for (int k = 0; count >> k; ++k) if (count >> k & 1) state = joined(place[k], state);
-  states[threadIdx.x] = state;
-  __syncthreads();
-  for (int d = LINES / 2; d; d /= 2) {
-    if (line < d) states[threadIdx.x] = joined(states[threadIdx.x], states[threadIdx.x + d * COLUMNS]);
-    __syncthreads();
-  }
-  if (line || !live) return;
-  if (a.splits > 1) ((State*)a.workspace)[row * a.splits + blockIdx.y] = states[threadIdx.x];
-  else emit(a, row, states[threadIdx.x]);
+  const State* states = join_lines<COLUMNS>(c, state, [](State p, State q) { return joined(p, q); });
+  if (c.line || !c.live) return;
+  if (a.splits > 1) ((State*)a.workspace)[c.row * a.splits + blockIdx.y] = states[threadIdx.x];
+  else emit(a, c.row, states[threadIdx.x]);
 }
 
 // ---- the partial states of a row, at most 256, as a tree --------------------------------------------------

@@ -1,5 +1,21 @@
-// Short rows of the kernels that need the maximum first: LANES threads a row, all of it in registers.
+// Short rows: LANES threads a row, all of it in registers.
 
+constexpr int SHORT_THREADS = 128;
+
+// R rows at once, from `first` on; -inf for rows that do not exist. start(row): its first element.
+template <int LANES, int R, int V, class Start>
+__device__ __forceinline__ void load_rows(uint4 (&v)[R][V], i64 first, i64 rows, i64 n, Start start) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    bool live = first + r < rows;
+    Window w = window(start(live ? first + r : 0), n);
+#pragma unroll
+    for (int k = 0; k < V; ++k)
+      v[r][k] = load_or_nothing(w, (int)threadIdx.x % LANES + k * LANES, live ? w.vectors : 0);
+  }
+}
+
+// ---- kernels that need the maximum first ------------------------------------------------------------------
 template <int V>
 __device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
   C m = element(v[0], 0);
@@ -7,8 +23,6 @@ __device__ __forceinline__ C maximum_of(const uint4 (&v)[V]) {
   for (int i = 1; i < V * E; ++i) m = maximum_or_nan(m, element(v[i / E], i % E));
   return m;
 }
-
-constexpr int SHORT_THREADS = 128;
 
 // stage() fills tables in shared memory while the loads are under way; finish(row, live, lane, v, maximum) is
 // called by every thread, for rows that do not exist too: it may shuffle.

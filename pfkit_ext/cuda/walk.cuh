@@ -29,9 +29,7 @@ __device__ __forceinline__ void absorb(Walk& a, C largest, Term term) {
   for (int i = LANES; i < COUNT; ++i) s[i % LANES] += expo(term(i) - a.reference);
 #pragma unroll
   for (int i = 1; i < LANES; ++i) s[0] += s[i];
-  C sum = a.s + s[0], part = sum - a.s;  // two-sum: Knuth 1969
-  a.lost += (a.s - (sum - part)) + (s[0] - part);
-  a.s = sum;
+  add_exactly(a.s, a.lost, s[0]);
 }
 
 template <int V>

@@ -16,6 +16,7 @@ from numbers import Integral, Real
 import torch
 
 from . import token_cpu, token_op
+from .token_terms import Terms
 
 _Tensor = torch.Tensor
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -126,16 +127,15 @@ def token_log_probs(
         if ready is not None:
             return ready(logits, tokens)
     one, temperature, ignore = _check(logits, tokens, temperature, ignore_index, lse)
+    terms = Terms(temperature, bool(return_entropy), bool(return_lse), ignore, lse)
     ids = tokens.unsqueeze(-1) if one else tokens
     if ids.dtype != torch.int64:
         ids = ids.to(torch.int64)
     if validate and logits.is_cuda:
         token_cpu.check_ids(ids, logits.shape[-1], ignore)
     if key is not None and lse in ("fuse", "fuse16"):
-        token_op.make_ready(key, logits, tokens, temperature, bool(return_entropy), bool(return_lse), ignore)
-    log_probs, entropy, value, _ = token_op.direct(
-        logits, ids, temperature, bool(return_entropy), bool(return_lse), ignore, lse
-    )
+        token_op.make_ready(key, logits, tokens, terms)
+    log_probs, entropy, value, _ = token_op.direct(logits, ids, terms)
     if one:
         log_probs = log_probs.squeeze(-1)
     extra = ((entropy,) if return_entropy else ()) + ((value,) if return_lse else ())

@@ -15,6 +15,8 @@ import torch
 
 from pfkit_ext import _cpu
 
+from .token_terms import Terms
+
 _Tensor = torch.Tensor
 BLOCK = 1 << 18
 _FLOOR = -1000.0  # exp of it is 0, and 0 times it is 0: no 0 * -inf
@@ -72,14 +74,13 @@ def _shifted(x: _Tensor, m: Any, temperature: float, out: _Tensor | None = None)
     return d if temperature == 1 else d.div_(temperature)
 
 
-def forward(
-    logits: _Tensor, tokens: _Tensor, temperature: float, entropy: bool, ignore: int | None, lse: str
-) -> tuple[Any, Any, Any, Any]:
+def forward(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[Any, Any, Any, Any]:
     """Log-probabilities (rows, K), entropy and log-sum-exp (rows,), and state (rows, 3): float64 arrays.
 
     The state is (m, s, e): the largest logit, s = sum exp t and e = sum t exp t with t = (x - m) /
     temperature; 0 throughout for rows that are passed over. s = 0: no mass; s infinite or NaN: a logit is.
     """
+    temperature, entropy, _, ignore, lse = terms
     n, count = logits.shape[-1], math.prod(logits.shape[:-1])
     ids = tokens.reshape(count, tokens.shape[-1]).numpy()
     passed = None if ignore is None else ids == ignore
@@ -113,18 +114,19 @@ def forward(
             chosen = ids[where]
             if chosen.shape[1]:
                 picked[where] = np.take_along_axis(block, np.clip(chosen, 0, n - 1), 1)
-        log_probs, h, value = finish(np, picked, ids, state, log_s, temperature, n, ignore)
+        log_probs, h, value = finish(np, picked, ids, state, log_s, n, terms)
     return log_probs, h, value, state
 
 
 def finish(
-    xp: Any, picked: Any, ids: Any, state: Any, log_s: Any, temperature: float, n: int, ignore: int | None
+    xp: Any, picked: Any, ids: Any, state: Any, log_s: Any, n: int, terms: Terms
 ) -> tuple[Any, Any, Any]:
     """Log-probabilities, entropy and log-sum-exp of rows from their tokens' logits and their state, float64.
 
     `xp` is numpy or torch.
     """
     m, s, e = state[:, 0], state[:, 1], state[:, 2]
+    temperature, ignore = terms.temperature, terms.ignore
     mass, none = (s > 0) & (s < math.inf), s == 0
     log_probs = (picked - m[:, None]) / temperature - log_s[:, None]
     log_probs = xp.where(mass[:, None], log_probs, xp.where(none, -math.inf, math.nan)[:, None])

@@ -17,6 +17,7 @@ import torch
 from pfkit.lse import cuda, cuda_plan, torch_op
 
 from . import token_cpu, token_plan
+from .token_terms import Terms
 
 _Tensor = torch.Tensor
 _plans: dict[Any, Any] = {}
@@ -28,7 +29,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def empty_parts(logits: _Tensor, tokens: _Tensor, entropy: bool, lse: bool) -> tuple[_Tensor, ...]:
+def empty_parts(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor, ...]:
     """The four results, not filled in."""
     lead, dtype, device = logits.shape[:-1], compute_dtype(logits.dtype), logits.device
 
@@ -37,8 +38,8 @@ def empty_parts(logits: _Tensor, tokens: _Tensor, entropy: bool, lse: bool) -> t
 
     return (
         empty(*tokens.shape),
-        empty(*(lead if entropy else (0,))),
-        empty(*(lead if lse else (0,))),
+        empty(*(lead if terms.entropy else (0,))),
+        empty(*(lead if terms.lse else (0,))),
         empty(*lead, 3),
     )
 
@@ -46,20 +47,12 @@ def empty_parts(logits: _Tensor, tokens: _Tensor, entropy: bool, lse: bool) -> t
 # --- forward ---
 
 
-def _forward_cpu(
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-    kernel: str,
-) -> tuple[_Tensor, ...]:
+def _forward_cpu(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor, ...]:
     lead, dtype = logits.shape[:-1], compute_dtype(logits.dtype)
     if not math.prod(lead):
-        return empty_parts(logits, tokens, entropy, lse)
-    found = token_cpu.forward(logits, tokens, temperature, entropy, ignore, kernel)
-    shapes = (tokens.shape, lead if entropy else None, lead if lse else None, (*lead, 3))
+        return empty_parts(logits, tokens, terms)
+    found = token_cpu.forward(logits, tokens, terms)
+    shapes = (tokens.shape, lead if terms.entropy else None, lead if terms.lse else None, (*lead, 3))
     return tuple(
         torch.empty(0, dtype=dtype) if shape is None else torch.from_numpy(x).to(dtype).reshape(shape)
         for x, shape in zip(found, shapes, strict=True)
@@ -98,27 +91,20 @@ def _pointer(x: _Tensor | None) -> int:
     return 0 if x is None or not x.numel() else x.data_ptr()
 
 
-def _forward_cuda(
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-    kernel: str,
-) -> tuple[_Tensor, ...]:
-    if kernel in _INTEGER:
-        return _forward_integer(logits, tokens, temperature, entropy, lse, ignore, kernel)
-    parts = empty_parts(logits, tokens, entropy, lse)
+def _forward_cuda(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor, ...]:
+    if terms.kernel in _INTEGER:
+        return _forward_integer(logits, tokens, terms)
+    parts = empty_parts(logits, tokens, terms)
     if parts[3].numel():
         logits, tokens = _rows(logits), tokens.contiguous()
-        launches = _forward_plan(logits, tokens.shape[-1], temperature, entropy, ignore)
+        launches = _forward_plan(logits, tokens.shape[-1], terms)
         with _on(launches.index):
             _launch(launches, logits, tokens, parts)
     return parts
 
 
-def _forward_plan(logits: _Tensor, k: int, temperature: float, entropy: bool, ignore: int | None) -> Any:
+def _forward_plan(logits: _Tensor, k: int, terms: Terms) -> Any:
+    temperature, entropy, _, ignore, _ = terms
     number, aligned = torch_op._NUMBER[logits.dtype], not logits.data_ptr() & 15
     index = logits.get_device()
     return _launches(
@@ -138,18 +124,11 @@ def _launch(launches: Any, logits: _Tensor, tokens: _Tensor, parts: Sequence[_Te
     launches(logits.data_ptr(), *map(_pointer, parts), _pointer(space), _pointer(tokens))
 
 
-def _forward_integer(
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-    kernel: str,
-) -> tuple[_Tensor, ...]:
+def _forward_integer(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor, ...]:
     """The integer kernels give the log-sum-exp; the tokens' logits are gathered, and the entropy, if asked
     for, comes from the float kernel."""
-    parts = empty_parts(logits, tokens, entropy, lse)
+    temperature, entropy, _, ignore, kernel = terms
+    parts = empty_parts(logits, tokens, terms)
     if not parts[3].numel():
         return parts
     n, count, last = logits.shape[-1], math.prod(logits.shape[:-1]), logits.dim() - 1
@@ -169,14 +148,14 @@ def _forward_integer(
     ids = tokens.reshape(count, tokens.shape[-1])
     if entropy:  # e / s is what the entropy needs, whatever s is
         exact = (
-            _forward_cuda(logits, tokens, temperature, True, False, ignore, "fuse")[3]
+            _forward_cuda(logits, tokens, terms._replace(entropy=True, lse=False, kernel="fuse"))[3]
             .reshape(count, 3)
             .double()
         )
         unit = 1.0 if logits.dtype == torch.float64 else math.log(2.0)
         state[:, 2] = exact[:, 2] / torch.where(exact[:, 1] == 0, 1, exact[:, 1]) * state[:, 1] * unit
     picked = logits.gather(-1, tokens.clamp(0, n - 1)).reshape(ids.shape).double()
-    found = token_cpu.finish(torch, picked, ids, state, log_s, temperature, n, ignore)
+    found = token_cpu.finish(torch, picked, ids, state, log_s, n, terms)
     state[:, 2] /= 1.0 if logits.dtype == torch.float64 else math.log(2.0)  # octaves, as the kernels have it
     for part, value in zip(parts, (*found, state), strict=True):
         if part.numel():
@@ -251,17 +230,9 @@ def _backward_composite(
     return torch.where(scored, dz / temperature, 0).to(logits.dtype)
 
 
-def _composite(
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-    kernel: str,
-) -> tuple[_Tensor, ...]:
+def _composite(logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor, ...]:
     """The results, no state, from operations that every transform of torch knows. Ids are not checked."""
-    n = logits.shape[-1]
+    n, temperature, ignore = logits.shape[-1], terms.temperature, terms.ignore
     x = logits.to(compute_dtype(logits.dtype))
     top = x.detach().amax(-1, keepdim=True)
     mass = top != -math.inf
@@ -294,8 +265,12 @@ _LIBRARY.define(
     " Tensor state, float temperature, int? ignore) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_LIBRARY.impl("token_log_probs", _forward_cpu, "CPU")
-_LIBRARY.impl("token_log_probs", _forward_cuda, "CUDA")
+_LIBRARY.impl(
+    "token_log_probs", lambda logits, tokens, *rest: _forward_cpu(logits, tokens, Terms(*rest)), "CPU"
+)
+_LIBRARY.impl(
+    "token_log_probs", lambda logits, tokens, *rest: _forward_cuda(logits, tokens, Terms(*rest)), "CUDA"
+)
 _LIBRARY.impl("token_log_probs_backward", _backward_cpu, "CPU")
 _LIBRARY.impl("token_log_probs_backward", _backward_cuda, "CUDA")
 op = torch.ops.pfkit.token_log_probs.default
@@ -303,16 +278,8 @@ _op_backward = torch.ops.pfkit.token_log_probs_backward.default
 
 
 @torch.library.register_fake("pfkit::token_log_probs", lib=_LIBRARY)
-def _(
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-    kernel: str,
-) -> tuple[_Tensor, ...]:
-    return empty_parts(logits, tokens, entropy, lse)
+def _(logits: _Tensor, tokens: _Tensor, *rest: Any) -> tuple[_Tensor, ...]:
+    return empty_parts(logits, tokens, Terms(*rest))
 
 
 @torch.library.register_fake("pfkit::token_log_probs_backward", lib=_LIBRARY)
@@ -324,7 +291,8 @@ def _(
 
 
 def _save_forward(ctx: Any, inputs: tuple[Any, ...], output: tuple[_Tensor, ...]) -> None:
-    logits, tokens, ctx.temperature, ctx.entropy, ctx.lse, ctx.ignore, _ = inputs
+    logits, tokens, *rest = inputs
+    ctx.terms = Terms(*rest)
     ctx.mark_non_differentiable(output[3])
     ctx.save_for_backward(logits, tokens, output[3])
     ctx.set_materialize_grads(False)
@@ -338,10 +306,11 @@ def _forward_gradient(
     _: Any,
 ) -> tuple[Any, ...]:
     logits, tokens, state = ctx.saved_tensors
-    entropy, lse = entropy if ctx.entropy else None, lse if ctx.lse else None
+    terms: Terms = ctx.terms
+    entropy, lse = entropy if terms.entropy else None, lse if terms.lse else None
     if log_probs is None and entropy is None and lse is None:
         return (None,) * 7
-    grad = _op_backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
+    grad = _op_backward(log_probs, entropy, lse, logits, tokens, state, terms.temperature, terms.ignore)
     return grad, *[None] * 6
 
 
@@ -376,31 +345,32 @@ class _Scores(torch.autograd.Function):
     """The operator for eager tensors that need a gradient: the same functions, called at once."""
 
     @staticmethod
-    def forward(ctx: Any, logits: _Tensor, tokens: _Tensor, *rest: Any) -> tuple[_Tensor | None, ...]:
-        output = (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, *rest)
+    def forward(ctx: Any, logits: _Tensor, tokens: _Tensor, terms: Terms) -> tuple[_Tensor | None, ...]:
+        output = (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, terms)
         ctx.save_for_backward(logits, tokens, output[3])
-        ctx.temperature, ctx.entropy, ctx.lse, ctx.ignore, _ = rest
+        ctx.terms = terms
         ctx.set_materialize_grads(False)
-        return output[0], output[1] if ctx.entropy else None, output[2] if ctx.lse else None, None
+        return output[0], output[1] if terms.entropy else None, output[2] if terms.lse else None, None
 
     @staticmethod
     def backward(ctx: Any, *grads: _Tensor | None) -> tuple[Any, ...]:
         if torch.is_grad_enabled():  # create_graph: the gradient has one itself
-            return _forward_gradient(ctx, *grads)
+            return _forward_gradient(ctx, *grads)[:3]
         logits, tokens, state = ctx.saved_tensors
         log_probs, entropy, lse = grads[:3]
         backward = _backward_cuda if logits.is_cuda else _backward_cpu
-        grad = backward(log_probs, entropy, lse, logits, tokens, state, ctx.temperature, ctx.ignore)
-        return grad, *[None] * 6
+        terms: Terms = ctx.terms
+        grad = backward(log_probs, entropy, lse, logits, tokens, state, terms.temperature, terms.ignore)
+        return grad, None, None
 
 
-def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
+def direct(logits: _Tensor, tokens: _Tensor, terms: Terms) -> Sequence[_Tensor]:
     """The operator; without torch's dispatcher where nothing needs it, from torch's own operations under
     torch.func's transforms and in forward mode."""
     if torch.compiler.is_compiling():
-        return op(logits, tokens, *rest)  # type: ignore[no-any-return]
+        return op(logits, tokens, *terms)  # type: ignore[no-any-return]
     if torch_op._transformed():
-        return _composite(logits, tokens, *rest)
+        return _composite(logits, tokens, terms)
     if (
         type(logits) in (_Tensor, torch.nn.Parameter)
         and type(tokens) is _Tensor
@@ -408,9 +378,9 @@ def direct(logits: _Tensor, tokens: _Tensor, *rest: Any) -> Sequence[_Tensor]:
         and not (torch_op._dispatch_modes() or torch_op._function_modes())
     ):
         if logits.requires_grad and torch.is_grad_enabled():
-            return _Scores.apply(logits, tokens, *rest)  # type: ignore[no-any-return]
-        return (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, *rest)
-    return op(logits, tokens, *rest)  # type: ignore[no-any-return]
+            return _Scores.apply(logits, tokens, terms)  # type: ignore[no-any-return]
+        return (_forward_cuda if logits.is_cuda else _forward_cpu)(logits, tokens, terms)
+    return op(logits, tokens, *terms)  # type: ignore[no-any-return]
 
 
 class Ready:
@@ -461,15 +431,7 @@ def find_ready(key: Any) -> Ready | None:
     return found if found is not None and found.index == torch_op._current_device() else None
 
 
-def make_ready(
-    key: Any,
-    logits: _Tensor,
-    tokens: _Tensor,
-    temperature: float,
-    entropy: bool,
-    lse: bool,
-    ignore: int | None,
-) -> None:
+def make_ready(key: Any, logits: _Tensor, tokens: _Tensor, terms: Terms) -> None:
     """Remember a call whose arguments have been checked, if it can be repeated without a copy."""
     if (
         _rows(logits) is not logits
@@ -479,8 +441,10 @@ def make_ready(
     ):
         return
     k = tokens.shape[-1] if tokens.dim() == logits.dim() else 1
-    launches = _forward_plan(logits, k, temperature, entropy, ignore)
+    launches = _forward_plan(logits, k, terms)
     lead, kind = logits.shape[:-1], {"dtype": compute_dtype(logits.dtype), "device": logits.device}
     if len(_ready) > 4096:
         _ready.clear()
-    _ready[key] = Ready(launches, (tokens.shape, lead if entropy else None, lead if lse else None), kind)
+    _ready[key] = Ready(
+        launches, (tokens.shape, lead if terms.entropy else None, lead if terms.lse else None), kind
+    )

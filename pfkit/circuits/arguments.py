@@ -22,23 +22,28 @@ def check_lse(circuit: Circuit, lse: str) -> None:
         raise ValueError(f"lse={lse!r} runs on CUDA only; this circuit is on {circuit.device}")
 
 
-def as_tensor(x: Any, name: str) -> torch.Tensor:
-    """`x` as a tensor of numbers."""
+def as_tensor(x: Any, name: str, *, missing: bool = True) -> torch.Tensor:
+    """`x` as a tensor of numbers; `missing`: whether entries may be, which is said to who left some out."""
     if isinstance(x, torch.Tensor):
         t = x
-        if t.layout != torch.strided:
-            raise TypeError(f"{name} must be a dense tensor, got layout {t.layout}")
+        if t.is_nested or t.is_quantized or t.layout != torch.strided:
+            kind = "nested" if t.is_nested else t.dtype if t.is_quantized else t.layout
+            raise TypeError(f"{name} must be a dense tensor, got one that is {kind}")
+        if t.is_meta:
+            raise TypeError(f"{name} has no values: it is on the meta device")
     else:
         if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
             x = np.ma.filled(x.astype(np.float64), np.nan)  # what is masked is missing
         a = np.asarray(x)
         if a.dtype.kind not in "biuf":
-            hint = ", and NaN where an entry is missing" if a.dtype.kind == "O" else ""
+            hint = ", and NaN where an entry is missing" if missing and a.dtype.kind == "O" else ""
             raise TypeError(f"{name} must hold numbers{hint}, got dtype {a.dtype}")
         if a.dtype == np.uint64 and a.size and int(a.max()) > np.iinfo(np.int64).max:
             raise ValueError(f"{name} must hold numbers below 2^63, got {int(a.max())}")
         if a.dtype.kind == "u" and a.dtype.itemsize > 1:
             a = a.astype(np.int64)
+        if a.dtype.kind == "f" and a.dtype.itemsize > 8:
+            a = a.astype(np.float64)  # torch has nothing longer
         a = np.ascontiguousarray(a, dtype=a.dtype.newbyteorder("="))
         t = torch.from_numpy(a if a.flags.writeable else a.copy())
     if t.is_complex():
@@ -119,6 +124,12 @@ def check_count(name: str, value: Any) -> None:
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if value < 1:
         raise ValueError(f"{name} must be >= 1, got {value!r}")
+
+
+def check_dtype(dtype: Any) -> None:
+    """TypeError for anything but the dtypes that circuits compute in."""
+    if dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
 
 
 def check_pair(name: str, value: Any) -> tuple[float, float]:

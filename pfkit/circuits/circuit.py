@@ -54,6 +54,11 @@ class Circuit(nn.Module):
 
     def __init__(self, graph: RegionGraph, inputs: InputLayer, sum_weights: Any, root_weight: Any) -> None:
         super().__init__()
+        for name, part, kind in (("graph", graph, RegionGraph), ("inputs", inputs, InputLayer)):
+            if not isinstance(part, kind):
+                raise TypeError(f"{name} must be a pfkit.circuits.{kind.__name__}, got {part!r}")
+        if not hasattr(sum_weights, "__len__"):
+            raise TypeError(f"sum_weights must be a sequence of arrays, one a level, got {sum_weights!r}")
         n_inputs, n_units = inputs.shape
         if n_inputs != len(graph.input_variables) or inputs.variables.tolist() != list(graph.input_variables):
             raise ValueError("the input layer's variables are not those of the graph")

@@ -7,12 +7,14 @@ probabilities, not logarithms: zero stays exactly zero, and expectation maximisa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from .arguments import as_tensor
 from .kernel_sum import kernel_sum
 from .log_matmul import LogMatmul
 
@@ -21,17 +23,27 @@ FAMILIES = ("categorical", "bernoulli", "gaussian")
 
 
 def _checked(name: str, value: Any, ndim: int) -> Tensor:
-    """`value` as a floating tensor of `ndim` dimensions without NaN."""
-    t = torch.as_tensor(value)
-    if not t.is_floating_point():
+    """`value` as a floating tensor of `ndim` dimensions, neither empty nor with NaN."""
+    t = as_tensor(value, name, missing=False)
+    if not t.is_floating_point() or not isinstance(value, np.ndarray | Tensor):
         t = t.to(torch.get_default_dtype())
     if t.dtype not in (torch.float32, torch.float64):
         raise TypeError(f"{name} must be float32 or float64, got {t.dtype}")
     if t.dim() != ndim:
         raise ValueError(f"{name} must have {ndim} dimensions, got shape {tuple(t.shape)}")
+    if not t.numel():
+        raise ValueError(f"{name} must not be empty, got shape {tuple(t.shape)}")
     if not bool(torch.isfinite(t).all()):
         raise ValueError(f"{name} must be finite")
     return t.detach().clone()
+
+
+def _expect(name: str, x: Any, what: str, fits: Callable[[Tensor], bool]) -> None:
+    """Raise unless `x` is a tensor that `fits`."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor, got {type(x).__name__}")
+    if not fits(x):
+        raise ValueError(f"{name} must be {what}, got {tuple(x.shape)} {x.dtype}")
 
 
 def check_simplex(name: str, value: Tensor, dims: int | tuple[int, ...]) -> None:
@@ -85,6 +97,7 @@ class InputLayer(nn.Module):
             raise ValueError("variables must be a non-empty list of numbers >= 0")
         self.family = family
         self.register_buffer("variables", index, persistent=False)
+        self._last = int(index.max())
         if family == "gaussian":
             if mean is None or sd is None or probs is not None:
                 raise ValueError("a gaussian input layer takes mean and sd")
@@ -100,8 +113,6 @@ class InputLayer(nn.Module):
                 check_simplex("probs", self.probs, 2)
             elif bool(((self.probs < 0) | (self.probs > 1)).any()):
                 raise ValueError("probs must lie in [0, 1]")
-        if not self.shape[1]:
-            raise ValueError("an input layer needs at least one unit a region")
         if self.shape[0] != index.numel():
             raise ValueError(f"parameters of {self.shape[0]} regions for {index.numel()} variables")
 
@@ -132,8 +143,18 @@ class InputLayer(nn.Module):
         return torch.log(p)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log values (I, K, B) of x (B, V): int64 with -1 for missing, or float with NaN (Gaussian)."""
-        if self.family == "gaussian":
+        """Log values (I, K, B) of x (B, V): int64 with -1 for missing, or float with NaN (Gaussian).
+
+        Categories are not checked: :meth:`Circuit.data` does that.
+        """
+        discrete = self.family != "gaussian"
+        _expect(
+            "x",
+            x,
+            f"(rows, {self._last + 1} variables or more){', int64' if discrete else ''}",
+            lambda t: t.dim() == 2 and t.shape[1] > self._last and not (discrete and t.dtype != torch.int64),
+        )
+        if not discrete:
             value = x.index_select(1, self.variables).T.unsqueeze(1)  # (I, 1, B)
             missing = torch.isnan(value)
             mean, sd = self.mean.unsqueeze(2), self.sd.unsqueeze(2)
@@ -162,9 +183,11 @@ class ProductLayer(nn.Module):
 
     def __init__(self, children: Any) -> None:
         super().__init__()
-        table = torch.as_tensor(np.asarray(children))
+        table = as_tensor(children, "children", missing=False)
         if table.dim() != 2 or table.is_floating_point() or not table.numel():
             raise ValueError(f"children must be a non-empty integer table, got shape {tuple(table.shape)}")
+        if bool((table < -1).any()):
+            raise ValueError(f"children are region numbers, or -1 to fill up, got {int(table.min())}")
         fan_in = (table >= 0).sum(1)
         if int(fan_in.min()) < 1 or bool((fan_in[1:] > fan_in[:-1]).any()):
             raise ValueError("every product needs a child, and products stand in order of falling fan-in")
@@ -174,9 +197,12 @@ class ProductLayer(nn.Module):
         self.register_buffer("fan_in", fan_in, persistent=False)
         #: regions that have an f-th child, for each f: a prefix of the layer
         self.prefix = [int((fan_in > f).sum()) for f in range(table.shape[1])]
+        self._last = int(table.max())
 
     def forward(self, values: Tensor) -> Tensor:
         """values (n, K, B) of all regions computed so far; the products (R, K, B)."""
+        what = f"({self._last + 1} regions or more, units, rows)"
+        _expect("values", values, what, lambda t: t.dim() == 3 and t.shape[0] > self._last)
         table = self.children_table
         out = values.index_select(0, table[:, 0])
         for f, n in enumerate(self.prefix[1:], 1):
@@ -204,6 +230,13 @@ class SumLayer(nn.Module):
         "matmul" is exact and differentiable. A kernel's name (see ``pfkit.kernels``) runs that kernel over
         ``log weight + x``; that form has no gradient.
         """
+        w = self.weight
+        _expect(
+            "x",
+            x,
+            f"({w.shape[0]}, {w.shape[2]}, rows) {w.dtype}",
+            lambda t: t.dim() == 3 and t.shape[:2] == (w.shape[0], w.shape[2]) and t.dtype == w.dtype,
+        )
         if lse == "matmul":
             return LogMatmul.apply(self.weight, x)  # type: ignore[no-any-return]
         with torch.no_grad():

@@ -155,7 +155,8 @@ class EM:
             If nothing was accumulated, for a size outside (0, 1], or if a Gaussian's variance overflows:
             the parameters then stay as they were.
         """
-        if not 0 < size <= 1:
+        check_positive("size", size)
+        if size > 1:
             raise ValueError(f"the size of a step must lie in (0, 1], got {size}")
         if self._sum is None or not self._rows:
             raise ValueError("nothing was accumulated since the last step")
@@ -336,6 +337,7 @@ def mean_log_likelihood(circuit: Circuit, x: Any, *, rows: int = 4096) -> float:
     ValueError
         For no rows.
     """
+    check_circuit(circuit)
     check_count("rows", rows)
     data = circuit.data(x)
     if not data.shape[0]:

@@ -15,11 +15,14 @@ prefix of the level.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+
+from .arguments import check_count, check_edges
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class RegionGraph:
     ValueError
         If a product's children share a variable, if a region is used before it is computed, or if a root
         product misses a variable.
+    TypeError
+        If a number is no integer. Other sequences than tuples become tuples.
     """
 
     n_variables: int
@@ -50,6 +55,17 @@ class RegionGraph:
     root: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
+        try:
+            parts = {
+                "n_variables": operator.index(self.n_variables),
+                "input_variables": _numbers(self.input_variables),
+                "levels": tuple(tuple(map(_numbers, level)) for level in self.levels),
+                "root": tuple(map(_numbers, self.root)),
+            }
+        except TypeError as error:
+            raise TypeError(f"a region graph is made of integers and sequences of them: {error}") from None
+        for name, part in parts.items():
+            object.__setattr__(self, name, part)
         scopes: list[frozenset[int]] = []
         for v in self.input_variables:
             if not 0 <= v < self.n_variables:
@@ -89,6 +105,10 @@ class RegionGraph:
         return len(self.input_variables) + sum(len(level) for level in self.levels)
 
 
+def _numbers(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(map(operator.index, values))
+
+
 def padded(products: Sequence[tuple[int, ...]]) -> np.ndarray:
     """Children as an int64 array (R, F), rows filled up with -1."""
     table = np.full((len(products), max(len(p) for p in products)), -1, np.int64)
@@ -119,11 +139,22 @@ def tree_regions(
         Inputs tree by tree; in levels and at the root, trees in order of falling number of children first.
     list of dict
         For each tree: variable -> the number of its sum region (variables with a latent, the root excepted).
+
+    Raises
+    ------
+    ValueError, TypeError
+        If there is no tree, or one that does not span the variables, or whose root is none of them.
     """
     inputs: list[int] = []
     placed: list[list[tuple[int, int, tuple[tuple[str, int], ...]]]] = []  # level: (tree, variable, children)
     roots = []
-    for t, (edges, root) in enumerate(trees):
+    check_count("n_variables", n_variables)
+    for t, tree in enumerate(trees):
+        try:
+            edges, root = tree
+        except (TypeError, ValueError):
+            raise TypeError(f"trees must be pairs (edges, root), got {tree!r}") from None
+        edges = check_edges(edges)
         parent, order = rooted(n_variables, edges, root)
         children: list[list[int]] = [[] for _ in range(n_variables)]
         for v in order[1:]:

@@ -14,7 +14,15 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import minimum_spanning_tree
 
-from .arguments import as_tensor, categories, check_count, check_edges, check_positive, numpy_generator
+from .arguments import (
+    as_tensor,
+    categories,
+    check_count,
+    check_dtype,
+    check_edges,
+    check_positive,
+    numpy_generator,
+)
 from .circuit import Circuit
 from .layers import FAMILIES, InputLayer
 from .learning import normalized_counts
@@ -160,6 +168,7 @@ def chow_liu(
         For data with missing or invalid entries, a root that is no variable, or so many categories that the
         tables, 2 V C * C numbers, would exceed 8 GiB.
     """
+    check_dtype(dtype)
     t, c = _complete(x, n_categories)
     if (numbers_needed := 2 * t.shape[1] * c * c) > MAX_NUMBERS:
         raise ValueError(
@@ -251,8 +260,7 @@ def hclt(
     check_count("bins", bins)
     if family not in FAMILIES:
         raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {family!r}")
-    if dtype not in (torch.float32, torch.float64):
-        raise TypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
+    check_dtype(dtype)
     random = numpy_generator(rng)
     if family == "gaussian":
         t = as_tensor(x, "x")

@@ -282,6 +282,7 @@ X = np.zeros((2, 6), np.int64)
         (None, TypeError, "numbers"),
         ("abc", TypeError, "numbers"),
         (torch.zeros(2, 6).to_sparse(), TypeError, "dense"),
+        (torch.zeros(2, 6, device="meta"), TypeError, "meta"),
         (np.array([[None] * 6]), TypeError, "numbers, and NaN where an entry is missing"),
         (np.full((1, 6), 2**63, dtype=np.uint64), ValueError, "below 2.63, got 9223372036854775808"),
         (torch.full((1, 6), 9.0).to(torch.float8_e4m3fn), ValueError, r"x\[0, 0\] is 9.0"),
@@ -346,6 +347,22 @@ def test_bad_parts(number, value, message):
     wrong = parts()
     wrong[number] = value
     with pytest.raises(ValueError, match=message):
+        Circuit(*wrong)
+
+
+@pytest.mark.parametrize(
+    "number, value, message",
+    [
+        (0, 3, "RegionGraph, got 3"),
+        (1, None, "InputLayer, got None"),
+        (2, None, "sum_weights must be a sequence"),
+        (3, None, "root_weight must hold numbers"),
+    ],
+)
+def test_what_are_no_parts(number, value, message):
+    wrong = parts()
+    wrong[number] = value
+    with pytest.raises(TypeError, match=message):
         Circuit(*wrong)
 
 

@@ -90,13 +90,30 @@ def test_layers_are_differentiable_modules():
         (lambda: InputLayer([0], "gaussian", mean=[[0.0]], sd=[[0.0]]), ValueError, "positive"),
         (lambda: InputLayer([0], "gaussian", mean=[[0.0]], sd=[[1.0, 1.0]]), ValueError, "shaped like"),
         (lambda: InputLayer([0], "bernoulli", probs=torch.tensor([[0.5]]).half()), TypeError, "float16"),
+        (lambda: InputLayer([0], "bernoulli", probs=[[None]]), TypeError, "probs must hold numbers, got"),
+        (lambda: InputLayer([0], "bernoulli", probs=[[0.5j]]), TypeError, "probs must hold numbers"),
+        (lambda: InputLayer([0], "categorical", probs=np.zeros((1, 0, 2))), ValueError, "empty"),
+        (lambda: InputLayer([0], "gaussian", mean=np.zeros((1, 0)), sd=np.ones((1, 0))), ValueError, "empty"),
+        (lambda: InputLayer([0.5], "bernoulli", probs=[[0.5]]), TypeError, "variables must be integers"),
         (lambda: ProductLayer([[0.0]]), ValueError, "integer"),
         (lambda: ProductLayer([[-1]]), ValueError, "needs a child"),
         (lambda: ProductLayer([[0, -1], [0, 1]]), ValueError, "falling"),
         (lambda: ProductLayer([[-1, 0]]), ValueError, "filled up"),
+        (lambda: ProductLayer([[0, -2]]), ValueError, "got -2"),
+        (lambda: ProductLayer([["a"]]), TypeError, "children must hold numbers"),
+        (
+            lambda: ProductLayer([[0, 3]])(torch.zeros(3, 2, 1)),
+            ValueError,
+            r"\(4 regions or more, .*\(3, 2, 1\)",
+        ),
+        (lambda: ProductLayer([[0, 1]])(torch.zeros(3, 2)), ValueError, "regions or more"),
+        (lambda: ProductLayer([[0, 1]])(np.zeros((3, 2, 1))), TypeError, "must be a tensor, got ndarray"),
         (lambda: SumLayer([[0.5, 0.5]]), ValueError, "3 dimensions"),
         (lambda: SumLayer([[[0.5, 0.6]]]), ValueError, "sum to 1"),
         (lambda: SumLayer([[[math.inf, 0.0]]]), ValueError, "finite"),
+        (lambda: SumLayer(np.zeros((0, 2, 2))), ValueError, r"empty, got shape \(0, 2, 2\)"),
+        (lambda: SumLayer([[[1.0]]])(torch.zeros(1, 2, 1)), ValueError, r"\(1, 1, rows\).*\(1, 2, 1\)"),
+        (lambda: SumLayer([[[1.0]]])(torch.zeros(1, 1, 1).double()), ValueError, r"float32, got .*float64"),
         (lambda: SumLayer([[[1.0]]])(torch.zeros(1, 1, 1), lse="quick"), ValueError, "quick"),
     ],
 )
@@ -105,8 +122,29 @@ def test_bad_arguments(call, error, message):
         call()
 
 
-def test_input_layers_of_no_units_or_fractional_variables():
-    with pytest.raises(ValueError, match="at least one unit"):
-        InputLayer([0], "gaussian", mean=np.zeros((1, 0)), sd=np.ones((1, 0)))
-    with pytest.raises(TypeError, match="variables must be integers"):
-        InputLayer([0.5], "bernoulli", probs=[[0.5]])
+@pytest.mark.parametrize(
+    "x, error, message",
+    [
+        (torch.zeros(4, 2, dtype=torch.int64), ValueError, "3 variables or more"),
+        (torch.zeros(3, dtype=torch.int64), ValueError, "rows"),
+        (torch.zeros(4, 3), ValueError, "int64, got .*float32"),
+        (np.zeros((4, 3), np.int64), TypeError, "ndarray"),
+    ],
+)
+def test_inputs_refuse_what_is_no_data(x, error, message):
+    layer = InputLayer([0, 2], "bernoulli", probs=[[0.5], [0.5]])
+    with pytest.raises(error, match=message):
+        layer(x)
+
+
+def test_parameters_keep_their_precision():
+    half = [[0.5, 0.5]]
+    for given, dtype in (
+        (half, torch.float32),
+        (np.array(half), torch.float64),
+        (np.array(half, np.float32), torch.float32),
+        (np.array(half, ">f8"), torch.float64),
+        (torch.tensor(half).double(), torch.float64),
+        ([[0, 1]], torch.float32),
+    ):
+        assert InputLayer([0], "bernoulli", probs=given).probs.dtype == dtype

@@ -309,6 +309,8 @@ def test_mean_log_likelihood(small, rows):
         mean_log_likelihood(circuit, x[:0])
     with pytest.raises(ValueError, match="rows must be >= 1"):
         mean_log_likelihood(circuit, x, rows=0)
+    with pytest.raises(TypeError, match="must be a pfkit.Circuit, got 3"):
+        mean_log_likelihood(3, x)
 
 
 def test_no_rows_and_no_accumulation(small):
@@ -319,7 +321,10 @@ def test_no_rows_and_no_accumulation(small):
         em.step()
     em.accumulate(np.zeros((2, 6)))
     for size in (0.0, 1.5, -1.0, math.nan):
-        with pytest.raises(ValueError, match="size of a step"):
+        with pytest.raises(ValueError, match=f"size.*{size}"):
+            em.step(size)
+    for size in (True, "a", None):
+        with pytest.raises(TypeError, match=f"size must be a number, got {size!r}"):
             em.step(size)
     for n_rows in (0, -5, math.inf):
         with pytest.raises(ValueError, match="n_rows"):

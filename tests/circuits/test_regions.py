@@ -68,6 +68,46 @@ def test_what_is_no_circuit_is_refused(arguments, message):
         RegionGraph(*arguments)
 
 
+def test_other_sequences_become_tuples():
+    graph = RegionGraph(np.int64(3), [0, 1, 2], [[[1, 2]]], np.array([[0, 3]]))
+    assert graph == RegionGraph(3, (0, 1, 2), (((1, 2),),), ((0, 3),))
+    assert type(graph.n_variables) is int and isinstance(graph.levels[0][0], tuple)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (2.0, (0, 1), (), ((0, 1),)),
+        ("2", (0, 1), (), ((0, 1),)),
+        (2, (0.0, 1), (), ((0, 1),)),
+        (2, None, (), ((0, 1),)),
+        (2, (0, 1), (0,), ((0, 1),)),
+        (2, (0, 1), (), (0, 1)),
+        (2, (0, 1), (), ((0.0, 1.0),)),
+    ],
+)
+def test_what_is_no_number_is_refused(arguments):
+    with pytest.raises(TypeError, match="made of integers"):
+        RegionGraph(*arguments)
+
+
+@pytest.mark.parametrize(
+    "n_variables, trees, error, message",
+    [
+        (3.0, [([(0, 1), (1, 2)], 0)], TypeError, "n_variables must be an integer, got 3.0"),
+        (0, [([], 0)], ValueError, "n_variables must be >= 1"),
+        (3, [], ValueError, "no product"),
+        (3, [7], TypeError, "pairs .*got 7"),
+        (3, "ab", TypeError, "pairs .*got 'a'"),
+        (3, [([(0.0, 1), (1, 2)], 0)], TypeError, "edges must be pairs"),
+        (3, [([(0, 1), (1, 2)], 3)], ValueError, "root must be a variable"),
+    ],
+)
+def test_bad_trees(n_variables, trees, error, message):
+    with pytest.raises(error, match=message):
+        tree_regions(n_variables, trees)
+
+
 @pytest.mark.parametrize(
     "edges", [[(0, 1)], [(0, 1), (0, 1)], [(0, 1), (1, 2), (2, 0)], [(0, 1), (1, 3)], [(0, 0), (1, 2)]]
 )

@@ -57,6 +57,8 @@ CHANGES = [
     ({"root_weight": np.array([[0.9, 0.9, 0.9]])}, "sum to 1"),
     ({"root_weight": np.array([[np.nan, 0.5, 0.5]])}, "finite"),
     ({"weight.0": np.full((1, 3, 4), 0.25)}, "3, 3"),
+    ({"weight.0": np.zeros((0, 3, 3))}, "empty"),
+    ({"inputs.probs": np.zeros((6, 0, 3))}, "empty"),
     ({"inputs.probs": np.full((6, 3), 0.5)}, "inputs.probs"),
     ({"inputs.probs": np.full((6, 3, 3), -0.5)}, "negative"),
     ({"input_variables": np.array([0, 1, 2, 3, 4, -5])}, "variable"),

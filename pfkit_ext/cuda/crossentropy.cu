@@ -187,7 +187,7 @@ __device__ __forceinline__ void short_rows(const TokenArgs& a) {
   int lane = threadIdx.x % LANES;
   i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
   uint4 v[R][V];
-  load_rows<LANES>(v, first, a.rows, a.n, [&](i64 row) { return logits_of(a, row); });
+  load_rows<LANES>(v, a, first, [&](i64 row) { return logits_of(a, row); });
   i64 row = first + (R > 1 ? lane : 0);
   bool live = row < a.rows && (R == 1 || lane < R), some = a.k == 0 || !a.ignores;
   const Element* in = logits_of(a, live ? row : 0);

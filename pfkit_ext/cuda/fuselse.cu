@@ -37,7 +37,7 @@ __device__ __forceinline__ void short_rows(const Args& a) {
   int lane = threadIdx.x % LANES;
   i64 first = ((i64)blockIdx.x * (SHORT_THREADS / LANES) + threadIdx.x / LANES) * R;
   uint4 v[R][V];
-  load_rows<LANES>(v, first, a.rows, a.n, [&](i64 row) { return a.in + row_offset(a, row); });
+  load_rows<LANES>(v, a, first, [&](i64 row) { return a.in + row_offset(a, row); });
 #pragma unroll
   for (int r = 0; r < R; ++r) {
     bool live = first + r < a.rows;

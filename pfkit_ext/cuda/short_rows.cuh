@@ -3,15 +3,15 @@
 constexpr int SHORT_THREADS = 128;
 
 // R rows at once, from `first` on; -inf for rows that do not exist. start(row): its first element.
-template <int LANES, int R, int V, class Start>
-__device__ __forceinline__ void load_rows(uint4 (&v)[R][V], i64 first, i64 rows, i64 n, Start start) {
+template <int LANES, int R, int V, class Arguments, class Start>
+__device__ __forceinline__ void load_rows(uint4 (&v)[R][V], const Arguments& a, i64 first, Start start) {
+  const int lane = threadIdx.x % LANES;
 #pragma unroll
   for (int r = 0; r < R; ++r) {
-    bool live = first + r < rows;
-    Window w = window(start(live ? first + r : 0), n);
+    bool live = first + r < a.rows;
+    Window w = window(start(live ? first + r : 0), a.n);
 #pragma unroll
-    for (int k = 0; k < V; ++k)
-      v[r][k] = load_or_nothing(w, (int)threadIdx.x % LANES + k * LANES, live ? w.vectors : 0);
+    for (int k = 0; k < V; ++k) v[r][k] = load_or_nothing(w, lane + k * LANES, live ? w.vectors : 0);
   }
 }
 

@@ -21,13 +21,9 @@ def unchanged():
 
 
 CASES = {
-    "residual_offspring": lambda: H.mean_offspring(residual_resample, H.RESIDUAL_WEIGHTS),
-    "systematic_offspring": lambda: H.mean_offspring(systematic_resample, H.RESIDUAL_WEIGHTS),
+    **H.resampling_cases(systematic_resample, residual_resample),
     "last_u": lambda: with_u(H.TENTHS, H.LAST_U),
     "u_zero": lambda: with_u(np.array([0.0, 0.5, 0.5, 0.0]), 0.0),
-    "float32_index": lambda: H.largest_index(systematic_resample),
-    "float32_equal": lambda: H.lost_particles(systematic_resample),
-    "bad_weights": lambda: H.refusals(systematic_resample),
     "global_rng": lambda: H.global_state_untouched(lambda: systematic_resample(H.TENTHS)),
     "inputs_kept": unchanged,
 }

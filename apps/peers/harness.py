@@ -53,6 +53,7 @@ def plain(value):
 
 # inputs that every worker uses
 
+GRID = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 TENTHS = np.full(10, 0.1)
 LAST_U = float(np.nextafter(1.0, 0.0))
 BAD_WEIGHTS = {
@@ -63,6 +64,20 @@ BAD_WEIGHTS = {
     "empty": [],
 }
 RESIDUAL_WEIGHTS = np.array([1.9] * 4 + [0.4] * 6) / 10
+
+
+def normal(y, x, sd):
+    return -0.5 * ((y - x) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
+
+
+def uniform(y, x, t=None):
+    return np.where(np.abs(y - x) <= 1.0, np.log(0.5), -np.inf)
+
+
+def nan_at_two(y, x, t=None):
+    g = normal(y, x, 1.0)
+    g[2] = np.nan
+    return g
 
 
 def float32_weights(seed):
@@ -86,6 +101,17 @@ def largest_index(resample):
 def lost_particles(resample, n=1_000_000):
     """Of n equal float32 weights, how many particles get no copy."""
     return int(n - len(np.unique(resample(np.full(n, 1.0 / n, np.float32)))))
+
+
+def resampling_cases(systematic, residual):
+    """The cases that a package with these two functions of the weights can be asked."""
+    return {
+        "residual_offspring": lambda: mean_offspring(residual, RESIDUAL_WEIGHTS),
+        "systematic_offspring": lambda: mean_offspring(systematic, RESIDUAL_WEIGHTS),
+        "float32_index": lambda: largest_index(systematic),
+        "float32_equal": lambda: lost_particles(systematic),
+        "bad_weights": lambda: refusals(systematic),
+    }
 
 
 def refusals(resample):

@@ -40,20 +40,6 @@ def state(smc):
     }
 
 
-def normal(y, x, sd):
-    return -0.5 * ((y - x) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
-
-
-def uniform(y, x, t):
-    return np.where(np.abs(y - x) <= 1.0, np.log(0.5), -np.inf)
-
-
-def nan_at_two(y, x, t):
-    g = normal(y, x, 1.0)
-    g[2] = np.nan
-    return g
-
-
 def after_resampling():
     smc = run(
         [0.0, 1, 2, 3], [0.0, 0.0], lambda y, x, t: np.log([0.7, 0.1, 0.1, 0.1]) * (t == 0), threshold=1.0
@@ -100,32 +86,29 @@ def residual(w):
     return rs.residual(w, len(w))
 
 
-GRID = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 CASES = {
-    "collapse": lambda: state(run([0.0, 1, 2, 3], [10.5], uniform)),
-    "collapse_then_good": lambda: state(run([0.0, 1, 2, 3], [10.5, 1.0], uniform)),
+    "collapse": lambda: state(run([0.0, 1, 2, 3], [10.5], H.uniform)),
+    "collapse_then_good": lambda: state(run([0.0, 1, 2, 3], [10.5, 1.0], H.uniform)),
     "bounded_support": bounded_support,
     "carried_weights": carried,
     "reset_weights": after_resampling,
-    "nan_weight": lambda: state(run(np.arange(4.0), [1.0], nan_at_two)),
-    "outlier": lambda: state(run(np.linspace(-2, 2, 100), [100.0], lambda y, x, t: normal(y, x, 0.1))),
+    "nan_weight": lambda: state(run(np.arange(4.0), [1.0], H.nan_at_two)),
+    "outlier": lambda: state(run(np.linspace(-2, 2, 100), [100.0], lambda y, x, t: H.normal(y, x, 0.1))),
     "far_tail": lambda: run(np.zeros(3), [0], lambda y, x, t: np.array([-1000.0, -1001.0, -1002.0])).W,
     "ess_log_weights": lambda: rs.Weights(lw=np.array([-800.0, -800.6931471805599])).ESS,
     "ess_threshold": threshold_follows_n,
-    "missing": lambda: state(run(GRID, [np.nan, 0.3], lambda y, x, t: normal(y, x, 0.5), threshold=0.0)),
-    "zero_noise": lambda: state(run(GRID, [0.3, 0.1, 0.2], lambda y, x, t: normal(y, x, 0.5), threshold=0.0)),
-    "integer_particles": lambda: state(
-        run(np.array([0, 1, 2]), [1, 1], lambda y, x, t: normal(y, x, 0.5) * t, lambda x: x + 0.4, 0.0)
+    "missing": lambda: state(run(H.GRID, [np.nan, 0.3], lambda y, x, t: H.normal(y, x, 0.5), threshold=0.0)),
+    "zero_noise": lambda: state(
+        run(H.GRID, [0.3, 0.1, 0.2], lambda y, x, t: H.normal(y, x, 0.5), threshold=0.0)
     ),
-    "residual_offspring": lambda: H.mean_offspring(residual, H.RESIDUAL_WEIGHTS),
-    "systematic_offspring": lambda: H.mean_offspring(systematic, H.RESIDUAL_WEIGHTS),
+    "integer_particles": lambda: state(
+        run(np.array([0, 1, 2]), [1, 1], lambda y, x, t: H.normal(y, x, 0.5) * t, lambda x: x + 0.4, 0.0)
+    ),
+    **H.resampling_cases(systematic, residual),
     "last_u": lambda: with_u(H.TENTHS, H.LAST_U),
     "u_zero": lambda: with_u(np.array([0.0, 0.5, 0.5, 0.0]), 0.0),
-    "float32_index": lambda: H.largest_index(systematic),
-    "float32_equal": lambda: H.lost_particles(systematic),
-    "bad_weights": lambda: H.refusals(systematic),
     "global_rng": lambda: H.global_state_untouched(
-        lambda: run(GRID, [0.3, 0.1], lambda y, x, t: normal(y, x, 0.5), threshold=1.0)
+        lambda: run(H.GRID, [0.3, 0.1], lambda y, x, t: H.normal(y, x, 0.5), threshold=1.0)
     ),
     "inputs_kept": unchanged,
 }

@@ -32,20 +32,6 @@ def state(pf):
     }
 
 
-def normal(y, x, sd):
-    return -0.5 * ((y - x) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
-
-
-def uniform(y, x, t):
-    return np.where(np.abs(y - x) <= 1.0, np.log(0.5), -np.inf)
-
-
-def nan_at_two(y, x, t):
-    g = normal(y, x, 1.0)
-    g[2] = np.nan
-    return g
-
-
 def carried():
     table = np.array([[-1.0, -2.0, -3.0], [-2.0, -1.0, -0.5]])
     return run(np.zeros(3), [0, 1], lambda y, x, t: table[t], ess_threshold=0.0)[0].log_likelihood
@@ -91,44 +77,39 @@ def residual(w):
     return pfkit.resample(w, scheme="residual", rng=_rng)
 
 
-GRID = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 CASES = {
-    "collapse": lambda: state(run([0.0, 1, 2, 3], [10.5], uniform)[0]),
-    "collapse_then_good": lambda: state(run([0.0, 1, 2, 3], [10.5, 1.0], uniform, on_collapse="keep")[0]),
+    "collapse": lambda: state(run([0.0, 1, 2, 3], [10.5], H.uniform)[0]),
+    "collapse_then_good": lambda: state(run([0.0, 1, 2, 3], [10.5, 1.0], H.uniform, on_collapse="keep")[0]),
     "bounded_support": bounded_support,
     "carried_weights": carried,
     "reset_weights": reset,
-    "nan_weight": lambda: state(run(np.arange(4.0), [1.0], nan_at_two)[0]),
-    "outlier": lambda: state(run(np.linspace(-2, 2, 100), [100.0], lambda y, x, t: normal(y, x, 0.1))[0]),
+    "nan_weight": lambda: state(run(np.arange(4.0), [1.0], H.nan_at_two)[0]),
+    "outlier": lambda: state(run(np.linspace(-2, 2, 100), [100.0], lambda y, x, t: H.normal(y, x, 0.1))[0]),
     "far_tail": lambda: (
         run(np.zeros(3), [0.0], lambda y, x, t: np.array([-1000.0, -1001.0, -1002.0]))[0].weights
     ),
     "ess_log_weights": lambda: pfkit.log_normalize(np.array([-800.0, -800.6931471805599])).ess,
     "ess_threshold": threshold_follows_n,
     "missing": lambda: state(
-        run(GRID, [np.nan, 0.3], lambda y, x, t: normal(y, x, 0.5), ess_threshold=0.0)[0]
+        run(H.GRID, [np.nan, 0.3], lambda y, x, t: H.normal(y, x, 0.5), ess_threshold=0.0)[0]
     ),
     "zero_noise": lambda: state(
-        run(GRID, [0.3, 0.1, 0.2], lambda y, x, t: normal(y, x, 0.5), ess_threshold=0.0)[0]
+        run(H.GRID, [0.3, 0.1, 0.2], lambda y, x, t: H.normal(y, x, 0.5), ess_threshold=0.0)[0]
     ),
     "integer_particles": lambda: state(
         run(
             np.array([0, 1, 2]),
             [1, 1],
-            lambda y, x, t: normal(y, x, 0.5) * t,
+            lambda y, x, t: H.normal(y, x, 0.5) * t,
             lambda x: x + 0.4,
             ess_threshold=0.0,
         )[0]
     ),
-    "residual_offspring": lambda: H.mean_offspring(residual, H.RESIDUAL_WEIGHTS),
-    "systematic_offspring": lambda: H.mean_offspring(systematic, H.RESIDUAL_WEIGHTS),
+    **H.resampling_cases(systematic, residual),
     "last_u": lambda: pfkit.resample(H.TENTHS, u=H.LAST_U),
     "u_zero": lambda: pfkit.resample([0.0, 0.5, 0.5, 0.0], u=0.0),
-    "float32_index": lambda: H.largest_index(systematic),
-    "float32_equal": lambda: H.lost_particles(systematic),
-    "bad_weights": lambda: H.refusals(systematic),
     "global_rng": lambda: H.global_state_untouched(
-        lambda: run(GRID, [0.3, 0.1], lambda y, x, t: normal(y, x, 0.5), ess_threshold=1.0)
+        lambda: run(H.GRID, [0.3, 0.1], lambda y, x, t: H.normal(y, x, 0.5), ess_threshold=1.0)
     ),
     "inputs_kept": unchanged,
 }

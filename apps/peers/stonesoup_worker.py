@@ -42,20 +42,6 @@ def run(start, observations, log_g, resampler=None):
     }
 
 
-def normal(y, x, sd):
-    return -0.5 * ((y - x) / sd) ** 2 - np.log(sd) - 0.5 * np.log(2 * np.pi)
-
-
-def uniform(y, x):
-    return np.where(np.abs(y - x) <= 1.0, np.log(0.5), -np.inf)
-
-
-def nan_at_two(y, x):
-    g = normal(y, x, 1.0)
-    g[2] = np.nan
-    return g
-
-
 def indices(resampler, weights):
     """Ancestors: the state of particle j is j."""
     weights = np.asarray(weights)
@@ -97,28 +83,21 @@ def unchanged():
     return bool(np.array_equal(lw, kept))
 
 
-GRID = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 CASES = {
-    "collapse": lambda: run([0.0, 1, 2, 3], [10.5], uniform, SystematicResampler()),
-    "collapse_then_good": lambda: run([0.0, 1, 2, 3], [10.5, 1.0], uniform, SystematicResampler()),
+    "collapse": lambda: run([0.0, 1, 2, 3], [10.5], H.uniform, SystematicResampler()),
+    "collapse_then_good": lambda: run([0.0, 1, 2, 3], [10.5, 1.0], H.uniform, SystematicResampler()),
     "reset_weights": reset,
-    "nan_weight": lambda: run(np.arange(4.0), [1.0], nan_at_two),
-    "outlier": lambda: run(np.linspace(-2, 2, 100), [100.0], lambda y, x: normal(y, x, 0.1)),
+    "nan_weight": lambda: run(np.arange(4.0), [1.0], H.nan_at_two),
+    "outlier": lambda: run(np.linspace(-2, 2, 100), [100.0], lambda y, x: H.normal(y, x, 0.1)),
     "far_tail": lambda: run(np.zeros(3), [0.0], lambda y, x: np.array([-1000.0, -1001.0, -1002.0]))[
         "weights"
     ],
     "ess_threshold": threshold_follows_n,
-    "missing": lambda: run(GRID, [np.nan, 0.3], lambda y, x: normal(y, x, 0.5)),
-    "zero_noise": lambda: run(GRID, [0.3, 0.1, 0.2], lambda y, x: normal(y, x, 0.5)),
-    "residual_offspring": lambda: H.mean_offspring(
-        lambda w: indices(ResidualResampler(), w), H.RESIDUAL_WEIGHTS
-    ),
-    "systematic_offspring": lambda: H.mean_offspring(systematic, H.RESIDUAL_WEIGHTS),
+    "missing": lambda: run(H.GRID, [np.nan, 0.3], lambda y, x: H.normal(y, x, 0.5)),
+    "zero_noise": lambda: run(H.GRID, [0.3, 0.1, 0.2], lambda y, x: H.normal(y, x, 0.5)),
+    **H.resampling_cases(systematic, lambda w: indices(ResidualResampler(), w)),
     "last_u": lambda: with_u(H.TENTHS, H.LAST_U),
     "u_zero": lambda: with_u(np.array([0.0, 0.5, 0.5, 0.0]), 0.0),
-    "float32_index": lambda: H.largest_index(systematic),
-    "float32_equal": lambda: H.lost_particles(systematic),
-    "bad_weights": lambda: H.refusals(systematic),
     "global_rng": lambda: H.global_state_untouched(lambda: systematic(H.TENTHS)),
     "inputs_kept": unchanged,
 }

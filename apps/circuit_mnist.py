@@ -26,7 +26,6 @@ import numpy as np
 from .devices import chosen_device
 
 DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even5000.npz"
-N_TRAIN = 4500
 SIDE = 28
 #: chosen by the likelihood of rows 4000 to 4499 of the training images, learned from the first 4000
 PSEUDOCOUNT = {"grey": (1.0, 10.0), "binary": (1.0, 0.1)}  # of mixtures, of inputs

@@ -8,7 +8,6 @@ edge.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -180,8 +179,3 @@ def _gaussian_grad_x(circuit: Circuit, x: Tensor, region_flow: Tensor) -> Tensor
     slope = (circuit.inputs.mean.unsqueeze(2) - value) / circuit.inputs.sd.unsqueeze(2) ** 2
     part = torch.where(torch.isnan(value), torch.zeros_like(region_flow), slope * region_flow)
     return torch.zeros_like(x).index_add_(1, variables, part.sum(1).T)
-
-
-def is_zero(root: Tensor) -> Tensor:
-    """Rows of probability zero."""
-    return root == -math.inf

@@ -214,9 +214,9 @@ class Engine:
             return None
         if not self._knows(pf._time + len(y)):
             return None
-        return self._loop(pf, observations, inputs, y, u, recorder, report, steps, timers)
+        return self._loop(pf, observations, y, u, recorder, report, steps, timers)
 
-    def _loop(self, pf, observations, inputs, y, u, recorder, report, steps, timers):
+    def _loop(self, pf, observations, y, u, recorder, report, steps, timers):
         length, d = len(y), self.compiled.state_dim or 1
         out = StepArrays(
             np.zeros(length), np.zeros(length), np.zeros(length, np.bool_), np.zeros(length, np.int64)

@@ -170,10 +170,6 @@ def pairwise_bound(n: int, dtype: np.dtype) -> float:
     return math.log(2.0) * (depth * 0.0056 + 2.0**-17 + scaled)
 
 
-def describe_dtypes(kernel: Kernel) -> str:
-    return ", ".join(kernel.dtypes)
-
-
 # --- the table ---
 
 
@@ -296,7 +292,7 @@ def explain(lse: str = "fuse", device: str | None = None) -> str:
             text += (
                 f"Compiled C at SIMD level {_cpu.simd_level()} (usable here: {', '.join(_cpu.levels())}). "
             )
-        text += f"Computes in {describe_dtypes(row)}; other real dtypes are converted first. "
+        text += f"Computes in {', '.join(row.dtypes)}; other real dtypes are converted first. "
         text += "Order-free: the same bits for any order, chunking or SIMD level. " if row.order_free else ""
         bounds = [(dtype, row.error_bound(100_000, dtype)) for dtype in ("float32", "float64")]
         if all(bound is not None for _, bound in bounds):

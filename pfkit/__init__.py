@@ -94,7 +94,8 @@ def __getattr__(name: str) -> object:
     if name in _NEEDS_TORCH:
         import importlib
 
-        return getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+        found = globals()[name] = getattr(importlib.import_module(_NEEDS_TORCH[name]), name)
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -61,7 +61,7 @@ def forward_cuda(
         columns = min(kept * plan.width, plan.vocabulary)
         at_once = _fused_rows(hidden, weight, terms, plan, out.kept)
         if at_once:
-            slots = torch.empty(2 * fused.clusters(index) * at_once, device=device)
+            slots = torch.empty(2 * fused.clusters(index) * at_once, dtype=torch.float32, device=device)
             if at_once == rows:
                 fused.forward(
                     hidden, weight, targets, terms, out.loss, out.maximum, out.total, slots, out.kept,

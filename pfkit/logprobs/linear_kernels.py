@@ -134,7 +134,7 @@ def column_sums(
 ) -> None:  # fmt: skip
     """Write the sums over rows of that gradient, in float32, to `result` (columns,): the bias's gradient."""
     index, (rows, columns) = chunk.get_device(), chunk.shape
-    parts = torch.empty(-(-rows // SUMMED), columns, device=chunk.device)
+    parts = torch.empty(-(-rows // SUMMED), columns, dtype=torch.float32, device=chunk.device)
     launch = _column_sums(index, NUMBER[chunk.dtype], rows, columns, chunk.stride(0), terms)
     _run(
         index, launch, stream, chunk.data_ptr(), parts.data_ptr(), maximum.data_ptr(), total.data_ptr(),

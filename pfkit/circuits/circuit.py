@@ -163,9 +163,8 @@ class Circuit(nn.Module):
         Tensor, (B,)
             In the dtype and on the device of the parameters; -inf where the probability is zero.
             Differentiable once with respect to all parameters (as free, unnormalised probabilities) and
-            Gaussian data; the gradient is the exact circuit's for every `lse`, except that an input
-            probability of exactly 0 gets 0 (zero weights get theirs). A second derivative raises
-            NotImplementedError.
+            Gaussian data; the gradient is the exact circuit's for every `lse`, one-sided at probabilities of
+            exactly 0. Rows of probability zero add nothing. A second derivative raises NotImplementedError.
         """
         check_lse(self, lse)
         data = prepared(self, x, "x", validate)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from . import zero_units
 from .kernel_sum import kernel_sum
 from .log_matmul import log_matmul, log_matmul_backward
 
@@ -135,25 +136,27 @@ def gaussian_moments(circuit: Circuit, x: Tensor, region_flow: Tensor) -> Tensor
 class LogProb(torch.autograd.Function):
     """log p(x) for autograd: the derivative with respect to every parameter, and to Gaussian data.
 
-    The derivative is that of the exact circuit, whatever kernel gave the value. A unit of probability zero
-    passes no gradient down, and none is NaN.
+    The derivative is that of the exact circuit, whatever kernel gave the value; at a probability of exactly 0
+    it is the one-sided one. Rows of probability zero pass no gradient down, and none is NaN.
     """
 
     @staticmethod
     def forward(ctx, circuit, x, lse, *parameters):  # type: ignore[no-untyped-def, override]
         values, root = upward(circuit, x, lse)
         ctx.circuit = circuit
-        ctx.save_for_backward(x, values, *parameters)
+        ctx.save_for_backward(x, values, root, *parameters)
         return root
 
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def, override]
         if torch.is_grad_enabled():  # a gradient that is silently constant would be wrong
             raise NotImplementedError("a circuit's log_prob has no second derivatives (create_graph=True)")
-        x, values, *_ = ctx.saved_tensors
+        x, values, root, *_ = ctx.saved_tensors
         circuit = ctx.circuit
         flows = downward(circuit, values, grad, flow=False)
-        found = {id(layer.weight): g for layer, g in zip(circuit.sums, flows.sums, strict=True)}
+        zeros = zero_units.derivatives(circuit, values, root, grad)
+        sums = flows.sums if zeros is None else [g + h for g, h in zip(flows.sums, zeros.sums, strict=True)]
+        found = {id(layer.weight): g for layer, g in zip(circuit.sums, sums, strict=True)}
         found[id(circuit.root_weight)] = flows.root
         grad_x = None
         inputs = circuit.inputs
@@ -168,7 +171,10 @@ class LogProb(torch.autograd.Function):
             counts = input_counts(circuit, x, flows.region_flow)
             p = inputs.probs
             table = p if inputs.family == "categorical" else torch.stack((1 - p, p), 2)
-            each = torch.where(table > 0, counts / table, torch.zeros_like(counts))
+            at_zero = torch.zeros_like(counts)
+            if zeros is not None:
+                at_zero = input_counts(circuit, x[zeros.rows], zeros.inputs)
+            each = torch.where(table > 0, counts / table, at_zero)
             found[id(p)] = each if inputs.family == "categorical" else each[:, :, 1] - each[:, :, 0]
         return None, grad_x, None, *(found[id(p)] for p in circuit.parameters())
 

@@ -115,7 +115,7 @@ def linear_cross_entropy(
     _numbers(label_smoothing=label_smoothing, z_loss=z_loss)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing!r}")
-    if not math.isfinite(z_loss):
+    if not -math.inf < z_loss < math.inf:  # not math.isfinite: torch.compile may know it as a symbol
         raise ValueError(f"z_loss must be finite, got {z_loss!r}")
     loss, flat = _rows(
         hidden, weight, targets, bias, ignore_index, label_smoothing, softcap, 1.0, z_loss, logits_dtype,

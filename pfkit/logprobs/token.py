@@ -10,7 +10,6 @@ without a tensor of the logits' size: neither a copy, nor a softmax, nor a gradi
 
 from __future__ import annotations
 
-import math
 from numbers import Integral, Real
 
 import torch
@@ -172,12 +171,14 @@ def _check(
         raise ValueError(f"the vocabulary is empty: logits have shape {tuple(logits.shape)}")
     if isinstance(temperature, torch.Tensor) or not isinstance(temperature, Real):
         raise TypeError(f"temperature must be a number, got {type(temperature).__name__}")
-    if not (COLDEST <= temperature <= HOTTEST and math.isfinite(temperature)):
+    if not COLDEST <= temperature <= HOTTEST:
         raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
     if ignore_index is not None and (
         isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)
     ):
         raise TypeError(f"ignore_index must be an integer or None, got {ignore_index!r}")
+    if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
+        raise ValueError(f"ignore_index must fit 64 bits, got {ignore_index!r}")
     if lse not in KERNELS:
         raise ValueError(f"unknown lse {lse!r}; accepted: {', '.join(KERNELS)}")
     if lse in CUDA_ONLY and logits.device.type == "cpu":

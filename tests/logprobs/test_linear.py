@@ -252,6 +252,17 @@ def test_torch_compile_makes_one_graph():
         assert torch.allclose(a, e, rtol=1e-5, atol=1e-7)
 
 
+def test_torch_compile_once_for_many_numbers():
+    x, w, t = torch.randn(6, 5), torch.randn(9, 5), torch.arange(6)
+
+    def f(s):
+        return linear_cross_entropy(x, w, t, label_smoothing=s / 10, softcap=20 * s, z_loss=s * 1e-4)
+
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=True)
+    for s in (1.0, 0.5, 2.25):
+        assert torch.equal(compiled(s), f(s))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_operators_keep_their_contract(dtype):
     x, w, b, t = parts(6, 4, 20, dtype=dtype)

@@ -86,6 +86,12 @@ def test_ignored_ids_that_are_no_integers(ignore_index):
         token_log_probs(LOGITS, TOKENS, ignore_index=ignore_index)
 
 
+@pytest.mark.parametrize("ignore_index", [2**63, -(2**63) - 1])
+def test_ignored_ids_beyond_64_bits(ignore_index):
+    with pytest.raises(ValueError, match=f"ignore_index must fit 64 bits, got {ignore_index}"):
+        token_log_probs(LOGITS, TOKENS, ignore_index=ignore_index)
+
+
 def test_kernels():
     with pytest.raises(ValueError, match="unknown lse 'fast'.*fuse"):
         token_log_probs(LOGITS, TOKENS, lse="fast")

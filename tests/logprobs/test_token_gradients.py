@@ -237,6 +237,15 @@ def test_compiled_without_graph_breaks(device, normal, ids, backend):
     assert torch.allclose(grads[0][0], grads[1][0]) and torch.equal(grads[0][1], grads[1][1])
 
 
+def test_compiled_once_for_many_temperatures(normal, ids):
+    x, tokens = normal((4, 30)), ids((4,), 30)
+    compiled = torch.compile(
+        lambda t: token_log_probs(x, tokens, temperature=t), fullgraph=True, backend="aot_eager", dynamic=True
+    )
+    for temperature in (1.0, 0.5, 2.25):
+        assert torch.equal(compiled(temperature), token_log_probs(x, tokens, temperature=temperature))
+
+
 @pytest.mark.parametrize("entropy", [False, True])
 @pytest.mark.parametrize("shape", [(4, 30), (2, 0, 30), (3, 2, 700)])
 def test_the_operators_are_registered_properly(device, normal, ids, shape, entropy):

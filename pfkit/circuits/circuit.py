@@ -120,6 +120,11 @@ class Circuit(nn.Module):
     def device(self) -> torch.device:
         return self.root_weight.device
 
+    def tensors(self) -> list[nn.Parameter]:
+        """All parameters, as ``parameters()`` has them; that walk takes longer than a forward on a GPU."""
+        sums = [layer._parameters["weight"] for layer in self._sums]
+        return [self.root_weight, *self.inputs._parameters.values(), *sums]  # type: ignore[list-item]
+
     def version(self) -> tuple[tuple[int, int], ...]:
         """Changes when a parameter does, in place or by replacement: a key for what is derived from them.
 
@@ -127,7 +132,7 @@ class Circuit(nn.Module):
         """
         # inference tensors count no versions: theirs never repeats, so nothing derived from them is kept
         return tuple(
-            (p.data_ptr(), -next(_UNCOUNTED) if p.is_inference() else p._version) for p in self.parameters()
+            (p.data_ptr(), -next(_UNCOUNTED) if p.is_inference() else p._version) for p in self.tensors()
         )
 
     def data(self, x: Any, *, name: str = "x", validate: bool = True) -> Tensor:
@@ -168,8 +173,8 @@ class Circuit(nn.Module):
         """
         check_lse(self, lse)
         data = prepared(self, x, "x", validate)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (data, *self.parameters())):
-            return LogProb.apply(self, data, lse, *self.parameters())  # type: ignore[no-any-return]
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (data, *self.tensors())):
+            return LogProb.apply(self, data, lse, *self.tensors())  # type: ignore[no-any-return]
         if lse == "matmul" and self.executor and data.is_cuda:
             from . import executor  # which imports this module
 

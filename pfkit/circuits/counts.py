@@ -49,7 +49,7 @@ class GraphedCounts:
                 self.root, self.found = expected_counts(circuit, self.x, self.flag)
 
     def _pointers(self) -> tuple[int, ...]:
-        return tuple(p.data_ptr() for p in self.circuit.parameters())
+        return tuple(p.data_ptr() for p in self.circuit.tensors())
 
     def fits(self, x: Tensor) -> bool:
         """Whether the capture is of this batch size and of the parameters' present places."""

@@ -176,7 +176,7 @@ class LogProb(torch.autograd.Function):
                 at_zero = input_counts(circuit, x[zeros.rows], zeros.inputs)
             each = torch.where(table > 0, counts / table, at_zero)
             found[id(p)] = each if inputs.family == "categorical" else each[:, :, 1] - each[:, :, 0]
-        return None, grad_x, None, *(found[id(p)] for p in circuit.parameters())
+        return None, grad_x, None, *(found[id(p)] for p in circuit.tensors())
 
 
 def _gaussian_grad_x(circuit: Circuit, x: Tensor, region_flow: Tensor) -> Tensor:

@@ -235,6 +235,25 @@ def test_state_dict_and_dtype_round_trip(small, rows):
     assert b.version() != version
 
 
+@pytest.mark.parametrize("family", ["categorical", "bernoulli", "gaussian"])
+def test_tensors_are_the_parameters(family, small):
+    circuit = small(family)
+
+    def same():
+        return [id(p) for p in circuit.tensors()] == [id(p) for p in circuit.parameters()]
+
+    assert same()
+    version = circuit.version()
+    circuit.sums[0].weight = torch.nn.Parameter(circuit.sums[0].weight.detach().clone())
+    assert same() and circuit.version() != version
+    version = circuit.version()
+    circuit.sums[0] = small(family, seed=3).sums[0]
+    circuit.root_weight = small(family, seed=3).root_weight
+    assert same() and circuit.version() != version
+    circuit.inputs = small(family, seed=3).inputs
+    assert same()
+
+
 def test_inference_mode(small, rows):
     want = small().log_prob(rows()).detach()
     with torch.inference_mode():

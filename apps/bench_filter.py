@@ -207,13 +207,17 @@ def primitives(clock: Callable[[], float]) -> list[dict[str, Any]]:
             ints = _cpu.quantize(w)
 
             def ours(ints=ints, x=x, gathered=gathered, parents=parents):
-                _cpu.systematic_draw(ints, n, 1 << 62, parents)
-                _cpu.gather(x[None], parents, gathered)
+                _cpu.systematic_move(ints, x[None], 1 << 62, parents, gathered)
+
+            def from_floats(w=w, ours=ours):
+                ours(_cpu.quantize(w))
 
             def theirs(w=w, x=x):
                 return x[np.searchsorted(np.cumsum(w), (np.arange(n) + 0.25) / n).clip(max=n - 1)]
 
-            pairs[f"systematic and gather, {how} weighted"] = {"pfkit": ours, "numpy": theirs}
+            name = f"systematic and gather, {how} weighted"
+            pairs[name] = {"pfkit": ours, "numpy": theirs}
+            pairs[f"{name}, from floats"] = {"pfkit": from_floats, "numpy": theirs}
         for name, calls in pairs.items():
             times = timed(calls, clock, 0.5)
             row = {k: v / n * 1e9 for k, v in times.items()}

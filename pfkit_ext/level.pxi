@@ -70,6 +70,10 @@ cdef extern from "resample.h" nogil:
         int64_t (*distinct)(const int64_t *ancestors, size_t N, uint64_t n) noexcept nogil
         void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out) noexcept nogil
         void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out) noexcept nogil
+        size_t (*systematic_move32_f32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
+                                        const float *x, size_t d, float *moved) noexcept nogil
+        size_t (*systematic_move32_f64)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
+                                        const double *x, size_t d, double *moved) noexcept nogil
 
 cdef extern from "fuselse.h" nogil:
     size_t PF_FUSE_BLOCK

@@ -128,6 +128,40 @@ def systematic_draw(ints, n_out, uint64_t bits, out=None):
     return out
 
 
+def systematic_move(ints, x, uint64_t bits, ancestors, moved):
+    """systematic_draw into `ancestors` and gather of x into `moved`, in one pass. Returns the number of distinct ancestors.
+
+    ints (n,), x (d, n), ancestors (N,) int64, moved (d, N)."""
+    cdef _Ints w = _Ints(ints)
+    cdef int64_t[::1] a = ancestors
+    cdef const float[:, ::1] x32
+    cdef const double[:, ::1] x64
+    cdef float[:, ::1] m32
+    cdef double[:, ::1] m64
+    cdef size_t d, N = a.shape[0], distinct = 0
+    w.check(N)
+    if x.ndim != 2 or x.dtype not in (np.float32, np.float64) or <size_t>x.shape[1] != w.n:
+        raise ValueError(f"x must be float32 or float64 of shape (d, {w.n}), not {x.dtype}, {x.shape}")
+    if moved.shape != (x.shape[0], N) or moved.dtype != x.dtype:
+        raise ValueError(f"moved must be {x.dtype} of shape ({x.shape[0]}, {N}), not {moved.dtype}, {moved.shape}")
+    if np.may_share_memory(x, moved):
+        raise ValueError("x and moved must not overlap")
+    if w.wide or N == 0 or x.shape[0] == 0:
+        systematic_draw(ints, N, bits, ancestors)
+        return gather(x, ancestors, moved)
+    d = x.shape[0]
+    cdef uint64_t S = u128_lo(w.total), r = u128_hi(u128_mul64(S, bits))
+    if x.dtype == np.float32:
+        x32, m32 = x, moved
+        with nogil:
+            distinct = _level.resample.systematic_move32_f32(&w.w32[0], w.n, S, N, r, &a[0], &x32[0, 0], d, &m32[0, 0])
+    else:
+        x64, m64 = x, moved
+        with nogil:
+            distinct = _level.resample.systematic_move32_f64(&w.w32[0], w.n, S, N, r, &a[0], &x64[0, 0], d, &m64[0, 0])
+    return distinct
+
+
 def stratified(ints, n_out, draws, out=None):
     """As systematic, the offset of stratum k being (draws[k] S) >> 64; or, for draws of shape (n_out, 2), the 128-bit
     number of words (high, low) draws[k], below S."""

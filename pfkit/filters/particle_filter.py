@@ -38,8 +38,8 @@ from .arguments import all_finite, count, float_dtype, is_missing, real_array, u
 from .errors import FilterCollapse, InvalidWeight, warn_collapse
 from .moments import mean_and_variance, weighted_quantile
 from .precision import standard_error
-from .random import INITIAL, RESAMPLE, TRANSITION, Streams, seed_key
-from .resampling import check_ancestors, check_scheme
+from .random import INITIAL, RESAMPLE, TRANSITION, Streams, random_bits, seed_key
+from .resampling import check_ancestors, check_scheme, systematic
 from .result import FilterResult, Recorder, StepArrays, StepResult
 from .stepping import engine_for
 from .weighing import error_bound, weigher
@@ -358,13 +358,20 @@ class ParticleFilter:
         n = self.n_particles
         start = perf_counter_ns() if timers is not None else 0
         rng = self._streams.at(t, RESAMPLE)
+        ints = None
         if isinstance(self.resampling, str):
             ints = _cpu.quantize(self._w) if self._ints is None else self._ints
+        fused = self._scheme is systematic and timers is None  # timers tell the two parts apart
+        if fused:
+            bits = random_bits(rng, 1)[0]
+            self._unique_next = _cpu.systematic_move(ints, self._x, bits, self._ancestors, self._x_next)
+        elif ints is not None:
             self._scheme(ints, n, rng, None, self._ancestors)
         else:
             self._ancestors[:] = check_ancestors(self._scheme(_read_only(self._w), n, rng), n, n)
         middle = perf_counter_ns() if timers is not None else 0
-        self._unique_next = _cpu.gather(self._x, self._ancestors, self._x_next)
+        if not fused:
+            self._unique_next = _cpu.gather(self._x, self._ancestors, self._x_next)
         self._x, self._x_next = self._x_next, self._x
         if timers is not None:
             timers.add("resample", middle - start, n)

@@ -39,14 +39,37 @@ static pf_u128 resample_sum64(const uint64_t *w, size_t n)
 
 /* ---- integer weights of float ones --------------------------------------------------------------------------------- */
 
-/* Adding 2^52 to 0 <= v <= 2^52 rounds to the nearest integer, ties to even, and leaves it in the low bits. */
-PF_INLINE uint64_t round_to_u64(double v)
+/* Adding 2^52 to 0 <= v <= 2^52 rounds to the nearest integer, ties to even, and leaves it in the low 52 bits, above
+ * which stands 0x433 (at 2^52 itself 0x434). */
+PF_INLINE uint64_t rounded_bits(double v)
 {
     double t = v + 0x1p52;
     uint64_t bits;
     memcpy(&bits, &t, sizeof bits);
-    return bits - 0x4330000000000000u;
+    return bits;
 }
+PF_INLINE uint64_t round_to_u64(double v) { return rounded_bits(v) - 0x4330000000000000u; }
+
+/* q_j = round(v_j / m 2147483647), each operation rounded, for 0 <= v_j <= m; `value`: v_j. Divisions would cost more than
+ * all the rest. v_j (2147483647 / m) differs from this by less than a part in 2^50, so where products a part in 2^49
+ * smaller and larger round to the same integer, that is it; else the batch is divided. */
+#define QUANTIZE_BATCH 256
+#define QUANTIZE(value, m, q)                                                                                          \
+    {                                                                                                                  \
+        const double ratio = 2147483647.0 / m, smaller = ratio * (1 - 0x1p-49), larger = ratio * (1 + 0x1p-49);        \
+        for (size_t start = 0, stop; start < n; start = stop) {                                                        \
+            uint64_t differ = !(m > 0x1p-980);                                                                         \
+            stop = n - start < QUANTIZE_BATCH ? n : start + QUANTIZE_BATCH;                                            \
+            for (size_t j = start; j < stop; j++) {                                                                    \
+                const double v = (double)(value);                                                                      \
+                const uint64_t low = rounded_bits(v * smaller), high = rounded_bits(v * larger);                       \
+                differ |= low ^ high;                                                                                  \
+                q[j] = (uint32_t)high;                                                                                 \
+            }                                                                                                          \
+            for (size_t j = start; PF_RARE(differ) && j < stop; j++)                                                   \
+                q[j] = (uint32_t)rounded_bits((double)(value) / m * 2147483647.0);                                     \
+        }                                                                                                              \
+    }
 
 #define QUANTIZE_DEFINE(F, T)                                                                                          \
     static ptrdiff_t quantize_check_##F(const T *w, size_t n, double *largest)                                         \
@@ -75,7 +98,7 @@ PF_INLINE uint64_t round_to_u64(double v)
         double m = 1;                                                                                                  \
         ptrdiff_t bad = quantize_check_##F(w, n, &m);                                                                  \
         if (bad >= 0) return bad;                                                                                      \
-        for (size_t j = 0; j < n; j++) q[j] = (uint32_t)round_to_u64((double)w[j] / m * 2147483647.0);                 \
+        QUANTIZE(w[j], m, q)                                                                                           \
         return -1;                                                                                                     \
     }                                                                                                                  \
     static ptrdiff_t quantize64_##F(const T *w, size_t n, uint64_t *q)                                                 \
@@ -96,18 +119,31 @@ QUANTIZE_DEFINE(f64, double)
     {                                                                                                                  \
         const T factor = (T)scale;                                                                                     \
         uint64_t sum = 0;                                                                                              \
-        if (scale > FUSE_FAINT_##F)                                                                                    \
-            for (size_t j = 0; j < n; j++)                                                                             \
-                q[j] = (uint32_t)round_to_u64((double)(w[j] * factor) / m * 2147483647.0);                             \
-        else                                                                                                           \
-            for (size_t j = 0; j < n; j++)                                                                             \
-                q[j] = (uint32_t)round_to_u64((double)(T)((double)w[j] * scale) / m * 2147483647.0);                   \
+        if (scale > FUSE_FAINT_##F) QUANTIZE(w[j] * factor, m, q)                                                      \
+        else QUANTIZE((T)((double)w[j] * scale), m, q)                                                                 \
         for (size_t j = 0; j < n; j++) sum += q[j];                                                                    \
         return sum;                                                                                                    \
     }
 
 QUANTIZE_SCALED(f32, float)
 QUANTIZE_SCALED(f64, double)
+
+/* ---- gathering ------------------------------------------------------------------------------------------------------- */
+
+/* Compilers make gather instructions of this loop, which on many processors take twice the time of plain loads. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define PF_SCALAR __attribute__((optimize("no-tree-vectorize")))
+#else
+#define PF_SCALAR
+#endif
+PF_SCALAR static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
+{
+    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
+}
+PF_SCALAR static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
+{
+    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
+}
 
 /* ---- writing ancestors ---------------------------------------------------------------------------------------------- */
 
@@ -198,6 +234,7 @@ static size_t stratified32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, 
  * below 2^53 are exact in float64. */
 #define POSITIONS_MAX ((uint64_t)1 << 21)
 #define POSITIONS_BATCH 256
+#define POSITIONS_ROUND 32
 
 typedef struct {
     uint64_t N, S, r;
@@ -231,29 +268,35 @@ static int positions_propose(const pf_positions *p, const uint64_t *sums, size_t
     return differ != 0;
 }
 
-/* E_j of n consecutive particles, in place of their weights; C: the sum of all weights before them. Returns the sum
- * after them. */
-static uint64_t positions32(const pf_positions *p, uint32_t *w, size_t n, uint64_t C)
+/* Sums of n consecutive particles' weights from the first weight of all, C being the sum before them; returns the last. */
+static uint64_t positions_sums(const uint32_t *w, size_t n, uint64_t C, uint64_t *sums)
+{
+    size_t k = 0;
+    C = running_sums(w, n, &k, C, sums);
+    for (; k < n; k++) sums[k] = C += w[k];
+    return C;
+}
+
+/* E_j of n consecutive particles with weights w, into E, which may be w; C: the sum of all weights before them. Returns
+ * the sum after them. */
+static uint64_t positions_ends(const pf_positions *p, const uint32_t *w, size_t n, uint64_t C, uint32_t *E)
 {
     for (size_t start = 0; start < n; start += POSITIONS_BATCH) {
         uint64_t sums[POSITIONS_BATCH];
-        size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH, k = 0;
-        uint32_t *E = w + start;
-        for (; k + 4 <= count; k += 4) {
-            uint64_t a = E[k], b = a + E[k + 1], c = b + E[k + 2], d = c + E[k + 3];
-            sums[k] = C + a;
-            sums[k + 1] = C + b;
-            sums[k + 2] = C + c;
-            sums[k + 3] = C += d;
-        }
-        for (; k < count; k++) sums[k] = C += E[k];
-        if (PF_RARE(positions_propose(p, sums, count, E))) {
+        const size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH;
+        C = positions_sums(w + start, count, C, sums);
+        if (PF_RARE(positions_propose(p, sums, count, E + start))) {
             const pf_ratio ratio = ratio_make(p->N, p->S);
             const uint64_t R = shifted_quotient(p->r, p->S);
-            for (k = 0; k < count; k++) E[k] = (uint32_t)ratio_position(ratio, sums[k], p->r, R);
+            for (size_t k = 0; k < count; k++) E[start + k] = (uint32_t)ratio_position(ratio, sums[k], p->r, R);
         }
     }
     return C;
+}
+
+static uint64_t positions32(const pf_positions *p, uint32_t *w, size_t n, uint64_t C)
+{
+    return positions_ends(p, w, n, C, w);
 }
 
 /* The first j with E_j > place. */
@@ -272,15 +315,30 @@ static size_t positions_find(const uint32_t *E, size_t n, uint32_t place)
     return low;
 }
 
-/* Ancestors of the places first .. first + count - 1; `index` has room for 8 more. *from: the first particle with
- * E_j > first, and of the next place after the call. Returns how many ancestors begin here: their sum over all places
- * is the number of distinct ones. */
-static size_t positions_expand(const uint32_t *E, size_t *from, uint32_t first, uint32_t count, uint32_t *index)
+/* Ancestors of the places first .. first + count - 1, E being of n particles; `index` has room for 8 more. *from: the
+ * first particle with E_j > first, and of the next place after the call. Returns how many ancestors begin here: their sum
+ * over all places is the number of distinct ones. */
+static size_t positions_expand(const uint32_t *PF_RESTRICT E, size_t n, size_t *from, uint32_t first, uint32_t count,
+                               uint32_t *PF_RESTRICT index)
 {
     size_t j = *from, begins = (j ? E[j - 1] : 0) == first;
-    for (uint32_t place = 0, end;; place = end, j++) {
+    uint32_t place = 0, more = 0;
+    while (j + POSITIONS_ROUND <= n && E[j + POSITIONS_ROUND - 1] - first < count) {
+        const uint32_t *ends = E + j;
+        uint32_t most = ends[0] - first - place;
+        for (size_t k = 1; k < POSITIONS_ROUND; k++) most = ends[k] - ends[k - 1] > most ? ends[k] - ends[k - 1] : most;
+        if (PF_RARE(most > 8)) break;
+        for (size_t k = 0; k < POSITIONS_ROUND; k++) {
+            uint32_t *to = index + place;               /* a pointer: sums of uint32_t might wrap, and spoil wide stores */
+            for (int i = 0; i < 8; i++) to[i] = (uint32_t)(j + k);
+            place = ends[k] - first;
+        }
+        j += POSITIONS_ROUND;
+    }
+    for (uint32_t end;; place = end, j++) {
         end = E[j] - first;
-        for (int k = 0; k < 8; k++) index[place + (uint32_t)k] = (uint32_t)j;
+        uint32_t *to = index + place;
+        for (int k = 0; k < 8; k++) to[k] = (uint32_t)j;
         if (PF_RARE(end - place > 8))
             for (uint32_t at = place + 8, stop = end < count ? end : count; at < stop; at += 8)
                 for (int k = 0; k < 8; k++) index[at + (uint32_t)k] = (uint32_t)j;
@@ -289,52 +347,101 @@ static size_t positions_expand(const uint32_t *E, size_t *from, uint32_t first, 
             break;
         }
     }
-    uint32_t more = 0;
     for (uint32_t k = 1; k < count; k++) more += index[k] != index[k - 1];
     return begins + more;
 }
 
-static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
+/* Ancestors of all places where the batches below cannot find them. */
+static size_t systematic_one_by_one(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
 {
-    uint64_t C = 0, place = 0;
+    uint64_t C = 0, place = 0, R = 0;
     size_t distinct = 0;
     const int64_t fast = (int64_t)N - 4;
-    if (N >= S) {
-        pf_u128 rem;
-        for (size_t j = 0; j < n; j++) {
-            C += w[j];
-            uint64_t end = slow_position(N, u128_from64(S), u128_from64(C), u128_from64(r), &rem);
-            distinct += end > place;
-            emit(out, place, end, fast, (int64_t)j);
-            place = end;
-        }
-        return distinct;
+    const int direct = N < S;
+    pf_ratio p = {0, 0, 0, 0};
+    if (direct) {
+        p = ratio_make(N, S);
+        R = shifted_quotient(r, S);
     }
-    if (N <= POSITIONS_MAX && S >> 52 == 0) {
-        const pf_positions p = positions_make(N, S, r);
-        for (size_t start = 0; start < n; start += POSITIONS_BATCH) {
-            uint32_t E[POSITIONS_BATCH];
-            size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH;
-            memcpy(E, w + start, count * sizeof *w);
-            C = positions32(&p, E, count, C);
-            for (size_t k = 0; k < count; k++) {
-                distinct += E[k] > place;
-                emit(out, place, E[k], fast, (int64_t)(start + k));
-                place = E[k];
-            }
-        }
-        return distinct;
-    }
-    const pf_ratio p = ratio_make(N, S);
-    const uint64_t R = shifted_quotient(r, S);
     for (size_t j = 0; j < n; j++) {
+        pf_u128 rem;
         C += w[j];
-        uint64_t end = ratio_position(p, C, r, R);
+        uint64_t end = direct ? ratio_position(p, C, r, R)
+                              : slow_position(N, u128_from64(S), u128_from64(C), u128_from64(r), &rem);
         distinct += end > place;
         emit(out, place, end, fast, (int64_t)j);
         place = end;
     }
     return distinct;
+}
+
+/* Of a batch of particles whose copies begin at `place` and end at E: how many have copies, and the most that one has. */
+static size_t copies_count(const uint32_t *E, size_t n, uint32_t place, uint32_t *most)
+{
+    uint32_t some = E[0] != place, top = E[0] - place;
+    for (size_t k = 1; k < n; k++) {
+        const uint32_t copies = E[k] - E[k - 1];
+        some += copies != 0;
+        top = copies > top ? copies : top;
+    }
+    *most = top;
+    return some;
+}
+
+/* The particles first, first + 1, .. of a batch, each at its places. `few`: none has more than four copies, and four
+ * stores fit everywhere. */
+static void copies_write(const uint32_t *PF_RESTRICT E, size_t n, int few, uint64_t place, uint64_t N, int64_t first,
+                         int64_t *PF_RESTRICT out)
+{
+    const int64_t fast = (int64_t)N - 4;
+    if (few) {
+        for (size_t k = 0; k < n; k++) {
+            int64_t *to = out + place;
+            for (int i = 0; i < 4; i++) to[i] = first + (int64_t)k;
+            place = E[k];
+        }
+        return;
+    }
+    for (size_t k = 0; k < n; k++) {
+        emit(out, place, E[k], fast, first + (int64_t)k);
+        place = E[k];
+    }
+}
+
+/* Ancestors, and with d > 0 their states x (d, n) in moved (d, N), a batch of particles at a time. */
+#define SYSTEMATIC_DEFINE(F, T)                                                                                        \
+    static size_t systematic_move32_##F(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out, \
+                                        const T *x, size_t d, T *moved)                                                \
+    {                                                                                                                  \
+        uint64_t C = 0;                                                                                                \
+        uint32_t place = 0;                                                                                            \
+        size_t distinct = 0;                                                                                           \
+        if (N >= S || N > POSITIONS_MAX || S >> 52) {                                                                  \
+            distinct = systematic_one_by_one(w, n, S, N, r, out);                                                      \
+            for (size_t i = 0; i < d; i++) gather_##F(x + i * n, out, N, moved + i * N);                               \
+            return distinct;                                                                                           \
+        }                                                                                                              \
+        const pf_positions p = positions_make(N, S, r);                                                                \
+        for (size_t start = 0; start < n; start += POSITIONS_BATCH) {                                                  \
+            uint32_t E[POSITIONS_BATCH], most;                                                                         \
+            const size_t count = n - start < POSITIONS_BATCH ? n - start : POSITIONS_BATCH;                            \
+            C = positions_ends(&p, w + start, count, C, E);                                                            \
+            distinct += copies_count(E, count, place, &most);                                                          \
+            const int few = most <= 4 && (uint64_t)E[count - 1] + 4 <= N;                                              \
+            copies_write(E, count, few, place, N, (int64_t)start, out);                                                \
+            for (size_t i = 0; i < d; i++)                                                                             \
+                gather_##F(x + i * n, out + place, E[count - 1] - place, moved + i * N + place);                       \
+            place = E[count - 1];                                                                                      \
+        }                                                                                                              \
+        return distinct;                                                                                               \
+    }
+
+SYSTEMATIC_DEFINE(f32, float)
+SYSTEMATIC_DEFINE(f64, double)
+
+static size_t systematic32(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out)
+{
+    return systematic_move32_f64(w, n, S, N, r, out, NULL, 0, NULL);
 }
 
 /* ---- positions: 64-bit weights ---------------------------------------------------------------------------------------- */
@@ -576,22 +683,8 @@ static int64_t resample_distinct(const int64_t *a, size_t N, uint64_t n)
     return outside ? -1 : back ? -2 : (int64_t)moves + 1;
 }
 
-/* Compilers make gather instructions of this loop, which on many processors take twice the time of plain loads. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define PF_SCALAR __attribute__((optimize("no-tree-vectorize")))
-#else
-#define PF_SCALAR
-#endif
-PF_SCALAR static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
-{
-    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
-}
-PF_SCALAR static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
-{
-    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
-}
-
 #define PF_RESAMPLE_TABLE                                                                                              \
     { resample_sum32, resample_sum64, quantize32_f64, quantize64_f64, quantize32_f32, quantize64_f32,                  \
       systematic32, systematic64, stratified32, stratified64, multinomial32, multinomial64, residual_left32,           \
-      residual_left64, residual32, residual64, resample_distinct, gather_f32, gather_f64 }
+      residual_left64, residual32, residual64, resample_distinct, gather_f32, gather_f64,                              \
+      systematic_move32_f32, systematic_move32_f64 }

@@ -42,6 +42,11 @@ typedef struct {
     /* out[k] = x[ancestors[k]] */
     void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out);
     void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out);
+    /* systematic32, and moved[i N + k] = x[i n + ancestor k] for i < d in the same pass */
+    size_t (*systematic_move32_f32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
+                                    const float *x, size_t d, float *moved);
+    size_t (*systematic_move32_f64)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
+                                    const double *x, size_t d, double *moved);
 } pf_resample_table;
 
 #endif

@@ -123,6 +123,24 @@ PF_INLINE void u32_store_tail(uint32_t *p, u32x16 a, size_t count)
     memcpy(p, t, count * sizeof *p);
 }
 
+/* Running sums, as exact integers: sums[j] = C + w[*k] + .. + w[j] of as many of the elements *k .. n - 1 as fill whole
+ * vectors. *k becomes the first that is left; returns the last sum. */
+#if !defined(PF_NATIVE_RUNNING)
+PF_INLINE uint64_t running_sums(const uint32_t *w, size_t n, size_t *k, uint64_t C, uint64_t *sums)
+{
+    size_t j = *k;
+    for (; j + 4 <= n; j += 4) {
+        uint64_t a = w[j], b = a + w[j + 1], c = b + w[j + 2], d = c + w[j + 3];
+        sums[j] = C + a;
+        sums[j + 1] = C + b;
+        sums[j + 2] = C + c;
+        sums[j + 3] = C += d;
+    }
+    *k = j;
+    return C;
+}
+#endif
+
 /* The fixed fold tree: lanes k and k + 8, then + 4, + 2, + 1. */
 #if !defined(PF_NATIVE_FOLD)
 #define PF_FOLD_HALF(half, op) for (int k = 0; k < half; k++) t[k] = op(t[k], t[k + half]);

@@ -245,3 +245,20 @@ PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)        /* number of 64-bi
     for (int k = 0; k < 2; k++) _mm256_storeu_si256((__m256i *)(out + 4 * k), acc.v[k]);
     return 8;
 }
+
+#define PF_NATIVE_RUNNING 1
+PF_INLINE uint64_t running_sums(const uint32_t *w, size_t n, size_t *k, uint64_t C, uint64_t *sums)
+{
+    __m256i before = _mm256_set1_epi64x((long long)C);
+    size_t j = *k;
+    for (; j + 4 <= n; j += 4) {
+        __m256i v = _mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i *)(const void *)(w + j)));
+        v = _mm256_add_epi64(v, _mm256_slli_si256(v, 8));                               /* a, a b, c, c d */
+        const __m256i pairs = _mm256_unpackhi_epi64(v, v);
+        v = _mm256_add_epi64(v, _mm256_permute2x128_si256(pairs, pairs, 0x08));         /* 0, 0, a b, a b */
+        _mm256_storeu_si256((__m256i *)(void *)(sums + j), _mm256_add_epi64(v, before));
+        before = _mm256_add_epi64(before, _mm256_permute4x64_epi64(v, 0xff));
+    }
+    *k = j;
+    return (uint64_t)_mm_cvtsi128_si64(_mm256_castsi256_si128(before));
+}

@@ -165,3 +165,21 @@ PF_INLINE int acc64_store(uint64_t *out, pf_acc64 acc)
     _mm512_storeu_si512((void *)(out + 8), acc.v[1]);
     return 16;
 }
+
+#define PF_NATIVE_RUNNING 1
+PF_INLINE uint64_t running_sums(const uint32_t *w, size_t n, size_t *k, uint64_t C, uint64_t *sums)
+{
+    const __m512i none = _mm512_setzero_si512(), last = _mm512_set1_epi64(7);
+    __m512i before = _mm512_set1_epi64((long long)C);
+    size_t j = *k;
+    for (; j + 8 <= n; j += 8) {
+        __m512i v = _mm512_cvtepu32_epi64(_mm256_loadu_si256((const __m256i *)(const void *)(w + j)));
+        v = _mm512_add_epi64(v, _mm512_alignr_epi64(v, none, 7));
+        v = _mm512_add_epi64(v, _mm512_alignr_epi64(v, none, 6));
+        v = _mm512_add_epi64(v, _mm512_alignr_epi64(v, none, 4));
+        _mm512_storeu_si512((void *)(sums + j), _mm512_add_epi64(v, before));
+        before = _mm512_add_epi64(before, _mm512_permutexvar_epi64(last, v));
+    }
+    *k = j;
+    return (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(before));
+}

@@ -88,7 +88,7 @@ static void F(step_share_move)(step_team *team, size_t begin, size_t end, char *
             const size_t first = start + at, count = whole - at < PF_MODEL_BLOCK ? whole - at : PF_MODEL_BLOCK;
             const T *x;
             if (team->positions)
-                block->unique += positions_expand(f->ints, &from, (uint32_t)first, (uint32_t)count, index);
+                block->unique += positions_expand(f->ints, f->n, &from, (uint32_t)first, (uint32_t)count, index);
             if (team->moves) {
                 x = F(step_gather)(f, first, count, team->positions ? index : NULL, rows);
                 if (f->resampled) STEP_LAP(team->timed, since, block->nanoseconds, PF_GATHER)

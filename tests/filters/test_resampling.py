@@ -134,6 +134,15 @@ def test_quantize_is_the_rounded_ratio_to_the_largest(dtype):
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("largest", [1.0, 3.0, 1e-300, 7e-308, 1.7e308, 2.0**-980])
+def test_quantize_rounds_ties_and_their_neighbours_as_the_definition_does(largest):
+    rng = np.random.default_rng(9)
+    halves = (rng.integers(0, 2**31 - 1, 5000) + 0.5) / (2**31 - 1) * largest
+    w = np.concatenate([[largest], halves, np.nextafter(halves, 0), np.nextafter(halves, largest)])
+    expected = np.rint(w / largest * (2**31 - 1)).astype(np.uint32)
+    np.testing.assert_array_equal(_cpu.quantize(w), expected)
+
+
 def test_published_vectors():
     if not VECTORS.exists():
         pytest.skip("the vectors of the integer kernel are not in this checkout")
@@ -418,6 +427,39 @@ def test_gather_moves_rows_counts_ancestors_and_refuses_bad_indices():
             assert np.all(out == 7)
 
 
+@pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
+@pytest.mark.parametrize("style", STYLES)
+def test_draw_and_gather_in_one_pass_are_those_of_exact_arithmetic(dtype, style):
+    rng = np.random.default_rng([3, STYLES.index(style), np.dtype(dtype).itemsize])
+    for n in [1, 4, 5, 31, 32, 33, 255, 256, 257, 700]:
+        for n_out in [n, 0, 1, 3, n // 3, 5 * n]:
+            w = weights_of(style, n, dtype, rng)
+            bits = rng.integers(0, WORD - 1, dtype=np.uint64, endpoint=True)
+            total = sum(int(v) for v in w)
+            expected = np.array(places([int(v) for v in w], n_out, [int(bits) * total >> 64] * n_out), int)
+            for d, kind in ((1, np.float32), (3, np.float64), (2, np.float32)):
+                x = rng.normal(size=(d, n)).astype(kind)
+                a, moved = np.full(n_out, -1), np.full((d, n_out), 7, kind)
+                assert _cpu.systematic_move(w, x, bits, a, moved) == np.unique(expected).size
+                np.testing.assert_array_equal(a, expected)
+                np.testing.assert_array_equal(moved, x[:, expected])
+
+
+def test_draw_and_gather_refuses_arrays_that_do_not_fit():
+    w, a, x = np.arange(1, 5, dtype=np.uint32), np.zeros(4, np.int64), np.zeros((2, 4))
+    for bad in (np.zeros((2, 5)), np.zeros(4), np.zeros((2, 4), np.int64)):
+        with pytest.raises(ValueError, match="x must be"):
+            _cpu.systematic_move(w, bad, 1, a, np.zeros((2, 4)))
+    for bad in (np.zeros((1, 4)), np.zeros((2, 3)), np.zeros((2, 4), np.float32)):
+        with pytest.raises(ValueError, match="moved must be"):
+            _cpu.systematic_move(w, x, 1, a, bad)
+    with pytest.raises(ValueError, match="overlap"):
+        _cpu.systematic_move(w, x, 1, a, x)
+    with pytest.raises(ValueError, match="at least one"):
+        _cpu.systematic_move(w * 0, x, 1, a, np.zeros((2, 4)))
+    assert not a.any()
+
+
 DIGEST = """
 import hashlib, numpy as np
 from pfkit_ext import _cpu
@@ -434,7 +476,9 @@ for n in (1, 5, 16, 33, 1000, 4097, 2**20 + 5):
         _cpu.gather(x, a, out)
         moments = _cpu.moments(x, w, None, True)
         drawn = _cpu.stratified(q, n, bits), _cpu.multinomial(q, bits), _cpu.residual(q, n, bits)
-        for part in (q, a, *drawn, out, *moments):
+        b, moved = np.empty_like(a), np.empty_like(x)
+        _cpu.systematic_move(q, x, int(bits[0]), b, moved)
+        for part in (q, a, *drawn, out, *moments, b, moved):
             h.update(part.tobytes())
 print(_cpu.simd_level(), h.hexdigest())
 """

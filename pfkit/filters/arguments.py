@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["all_finite", "count", "float_dtype", "is_missing", "real_array", "unmasked"]
+__all__ = [
+    "all_finite", "check_model", "count", "float_dtype", "input_dim", "is_missing", "real_array", "unmasked"
+]  # fmt: skip
 
 
 def count(name: str, value: Any, least: int = 1) -> int:
@@ -17,6 +19,23 @@ def count(name: str, value: Any, least: int = 1) -> int:
     if value < least:
         raise ValueError(f"{name} must be >= {least}, not {value}")
     return int(value)
+
+
+def check_model(model: Any) -> None:
+    """TypeError unless ``model`` has the methods of one and is an instance, not the class."""
+    if isinstance(model, type):
+        raise TypeError(f"a model is an instance, {model.__name__}(...); got the class itself")
+    for method in ("initial", "transition", "log_likelihood"):
+        if not callable(getattr(model, method, None)):
+            raise TypeError(
+                f"a model has methods initial, transition and log_likelihood; {model!r} has no {method}"
+            )
+
+
+def input_dim(model: Any) -> int:
+    """Length of the input of a model's step; 0: it takes none."""
+    value = getattr(model, "input_dim", None)
+    return 0 if value is None else count("a model's input_dim", value, 0)
 
 
 def float_dtype(dtype: Any) -> np.dtype:

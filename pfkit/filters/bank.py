@@ -21,7 +21,7 @@ import numpy as np
 import pfkit_ext._cpu as _cpu
 
 from ..models.base import FunctionModel
-from .arguments import count
+from .arguments import count, input_dim
 from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
@@ -153,7 +153,7 @@ class FilterBank:
             )
         pf = copy.copy(pf)
         pf.model, pf._streams = model, Streams(key)
-        pf._input_dim = int(getattr(model, "input_dim", 0) or 0)
+        pf._input_dim = input_dim(model)
         pf._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
         # the compiled form of one model serves all its filters
         again = first._engine if model is first.model else None

@@ -25,6 +25,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from functools import partial
+from numbers import Real
 from time import perf_counter_ns
 from typing import Any
 
@@ -34,7 +35,16 @@ import pfkit_ext._cpu as _cpu
 
 from .. import timing
 from . import checkpoint
-from .arguments import all_finite, count, float_dtype, is_missing, real_array, unmasked
+from .arguments import (
+    all_finite,
+    check_model,
+    count,
+    float_dtype,
+    input_dim,
+    is_missing,
+    real_array,
+    unmasked,
+)
 from .errors import FilterCollapse, InvalidWeight, warn_collapse
 from .moments import mean_and_variance, weighted_quantile
 from .precision import standard_error
@@ -112,11 +122,7 @@ class ParticleFilter:
         on_collapse: str = "raise",
         timers: timing.Timers | None = None,
     ):
-        for method in ("initial", "transition", "log_likelihood"):
-            if not callable(getattr(model, method, None)):
-                raise TypeError(
-                    f"a model has methods initial, transition and log_likelihood; {model!r} has no {method}"
-                )
+        check_model(model)
         if timers is not None and not isinstance(timers, timing.Timers):
             raise TypeError(f"timers must be a Timers or None, not {timers!r}")
         if on_collapse not in ON_COLLAPSE:
@@ -134,7 +140,7 @@ class ParticleFilter:
         self._weigh = weigher(lse)
         self._scheme = check_scheme(resampling)
         self._streams = Streams(seed_key(rng))
-        self._input_dim = int(getattr(model, "input_dim", 0) or 0)
+        self._input_dim = input_dim(model)
         self._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
         self._resample_below = math.inf if self.ess_threshold >= 1 else self.ess_threshold * n
 
@@ -557,10 +563,9 @@ class ParticleFilter:
 
 
 def _threshold(value: Any) -> float:
-    try:
-        threshold = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"ess_threshold must be a number >= 0, not {value!r}") from None
+    if not isinstance(value, (Real, np.bool_)):
+        raise TypeError(f"ess_threshold must be a number >= 0, not {value!r}")
+    threshold = float(value)
     if not threshold >= 0:
         raise ValueError(f"ess_threshold must be >= 0, not {value!r}")
     return threshold

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -189,11 +189,11 @@ class Recorder:
     """Collects what ``store`` names, step by step."""
 
     def __init__(self, store: Any, length: int | None):
-        if isinstance(store, str) or callable(store):
-            store = (store,)
+        if isinstance(store, str) or callable(store) or not isinstance(store, Iterable):
+            store = () if store is None else (store,)
         self.names: list[str] = []
         self.functions: dict[str, Callable] = {}
-        for item in () if store is None else store:
+        for item in store:
             if isinstance(item, str) and item in STORABLE:
                 self.names.append(item)
             elif isinstance(item, str) or not callable(item):

@@ -17,6 +17,7 @@ import numpy as np
 import pfkit_ext._cpu as _cpu
 from pfkit.models.compiled import CompiledModel
 
+from .arguments import input_dim
 from .errors import FilterCollapse, InvalidWeight
 from .moments import mean_and_variance
 from .result import Recorder, StepArrays, running_sum
@@ -44,13 +45,13 @@ def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
         return None
     if not isinstance(found, CompiledModel):
         raise TypeError(f"{model!r}.compiled() must return a CompiledModel or None, not {found!r}")
-    state_dim, input_dim = getattr(model, "state_dim", None), int(getattr(model, "input_dim", 0) or 0)
-    if (found.state_dim, found.input_dim) != (state_dim, input_dim):
-        wanted = {"state_dim": state_dim, "input_dim": input_dim}
+    wanted = {"state_dim": getattr(model, "state_dim", None), "input_dim": input_dim(model)}
+    if (found.state_dim, found.input_dim) != tuple(wanted.values()):
         change = ", ".join(f"{name}={dim}" for name, dim in wanted.items() if getattr(found, name) != dim)
         raise ValueError(
             f"{type(model).__name__}.compiled() returned state_dim {found.state_dim}, "
-            f"input_dim {found.input_dim}; the model has state_dim {state_dim}, input_dim {input_dim}: "
+            f"input_dim {found.input_dim}; the model has "
+            f"{', '.join(f'{name} {dim}' for name, dim in wanted.items())}: "
             f"pass CompiledModel(..., {change})"
         )
     return found if found.supports(dtype) else None

@@ -139,3 +139,24 @@ def test_more_threads_than_anybody_has():
     level = LocalLevel(1.0, 1.0)
     banks = [FilterBank(level, 50, n_filters=3, rng=0, n_threads=k).run(y) for k in (1, 10**12)]
     np.testing.assert_array_equal(banks[0].increment, banks[1].increment)
+
+
+class Wide(LocalLevel):
+    input_dim = -1
+
+
+@pytest.mark.parametrize(
+    "make, kind, words",
+    [
+        (lambda: ParticleFilter(LocalLevel, 10), TypeError, r"instance, LocalLevel\(\.\.\.\)"),
+        (lambda: FilterBank([LocalLevel(1.0, 1.0), LocalLevel], 10), TypeError, r"instance, LocalLevel\("),
+        (lambda: ParticleFilter("level", 10), TypeError, "'level' has no initial"),
+        (lambda: ParticleFilter(Wide(1.0, 1.0), 10), ValueError, "input_dim must be >= 0, not -1"),
+        (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10, ess_threshold="0.5"), TypeError, "not '0.5'"),
+        (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=5), TypeError, "store .* not 5"),
+        (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=[None]), TypeError, "not None"),
+    ],
+)
+def test_arguments_of_another_kind(make, kind, words):
+    with pytest.raises(kind, match=words):
+        make()

@@ -44,13 +44,35 @@ def mean_and_variance(
 
 
 def weighted_mean(particles: ArrayLike, weights: ArrayLike, angle_dims: Sequence[int] = ()) -> Any:
-    """Weighted mean of each coordinate: (d,) float64, or a float for scalar particles."""
-    return mean_and_variance(particles, weights, angle_dims, variance=False)[0]
+    """Weighted mean of each coordinate.
+
+    Parameters
+    ----------
+    particles : (N,) or (N, d)
+    weights : (N,)
+        Finite, >= 0, not all 0.
+    angle_dims : sequence of int
+        Coordinates that are angles, in rad.
+
+    Returns
+    -------
+    float, or (d,) float64
+        Sum w x / sum w; of an angle the direction of the mean unit vector, in [-pi, pi].
+
+    Raises
+    ------
+    ValueError
+        For shapes that do not fit, or weights that are none.
+    """
+    return mean_and_variance(particles, _checked(weights), angle_dims, variance=False)[0]
 
 
 def weighted_variance(particles: ArrayLike, weights: ArrayLike, angle_dims: Sequence[int] = ()) -> Any:
-    """Variance sum w (x - mean)^2 / sum w of each coordinate: (d,) float64, or a float."""
-    return mean_and_variance(particles, weights, angle_dims)[1]
+    """Variance sum w (x - mean)^2 / sum w of each coordinate; everything else as in ``weighted_mean``.
+
+    Of an angle, the variance of its distance to the mean, wrapped to [-pi, pi], in rad^2.
+    """
+    return mean_and_variance(particles, _checked(weights), angle_dims)[1]
 
 
 def weighted_quantile(particles: ArrayLike, weights: ArrayLike, q: ArrayLike) -> np.ndarray:
@@ -67,16 +89,19 @@ def weighted_quantile(particles: ArrayLike, weights: ArrayLike, q: ArrayLike) ->
     -------
     numpy.ndarray
         The shape of ``q``, followed by (d,) for (N, d) particles. A particle of weight 0 is never returned.
+
+    Raises
+    ------
+    ValueError
+        For a q outside [0, 1], shapes that do not fit, or weights that are negative, not finite or all 0.
     """
     q = np.asarray(q, np.float64)
     if not np.all((q >= 0) & (q <= 1)):
         raise ValueError(f"q must lie in [0, 1], not {q!r}")
-    x, w = np.asarray(particles), np.asarray(weights, np.float64)
-    if x.ndim not in (1, 2) or w.shape != x.shape[:1]:
-        raise ValueError(f"particles (N,) or (N, d) and weights (N,), not {x.shape} and {w.shape}")
-    alive = np.flatnonzero(w > 0)
-    if alive.size == 0:
-        raise ValueError("at least one weight must be > 0")
+    x, w = np.asarray(particles), _checked(weights).astype(np.float64)
+    if x.ndim not in (1, 2) or w.shape != x.shape[:1] or w.size == 0:
+        raise ValueError(f"particles (N,) or (N, d) and weights (N,), N >= 1, not {x.shape} and {w.shape}")
+    alive = np.flatnonzero(w)
     columns, w = (x[:, None] if x.ndim == 1 else x)[alive], w[alive]
     out = np.empty((*q.shape, columns.shape[1]), columns.dtype)
     for k in range(columns.shape[1]):
@@ -86,6 +111,17 @@ def weighted_quantile(particles: ArrayLike, weights: ArrayLike, q: ArrayLike) ->
         index = np.searchsorted(cumulative, q * cumulative[-1], side="left")
         out[..., k] = columns[order[index], k]
     return out[..., 0] if x.ndim == 1 else out
+
+
+def _checked(weights: ArrayLike) -> np.ndarray:
+    """``weights`` as an array, if they are weights."""
+    w = np.asarray(weights)
+    bad = np.flatnonzero(~((w >= 0) & (w < np.inf)))
+    if bad.size:
+        raise ValueError(f"weights must be finite and >= 0; weights[{bad[0]}] is {w.flat[bad[0]]}")
+    if w.size and not w.any():
+        raise ValueError("at least one weight must be > 0")
+    return w
 
 
 def _rows(particles: ArrayLike, weights: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

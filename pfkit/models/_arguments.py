@@ -27,6 +27,8 @@ def non_negative(name: str, value: float) -> float:
 
 def _number(name, value, accept, expected) -> float:
     try:
+        if isinstance(value, (str, bytes)):  # float() would read them
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be {expected}, got {value!r}") from None
@@ -46,7 +48,7 @@ def matrix(name: str, value: ArrayLike, shape: tuple[int | None, int | None]) ->
     """`value` as a finite 2-D float64 array of the given shape; None in `shape` accepts any length."""
     a = np.array(value, dtype=np.float64)
     wanted = "(" + ", ".join("any" if s is None else str(s) for s in shape) + ")"
-    if a.ndim != 2 or any(s is not None and s != n for s, n in zip(shape, a.shape, strict=True)):
+    if a.ndim != 2 or 0 in a.shape or any(s not in (None, n) for s, n in zip(shape, a.shape, strict=True)):
         raise ValueError(f"{name} must have shape {wanted}, got {a.shape}")
     if not np.isfinite(a).all():
         raise ValueError(f"{name} must be finite, got {a.tolist()}")

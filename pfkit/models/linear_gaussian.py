@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 import pfkit_ext._cpu as _cpu
 
-from ._arguments import covariance, factor, is_singular, matrix
+from ._arguments import covariance, factor, finite, is_singular, matrix, non_negative, positive
 from ._coordinates import NormalDensity, apply_matrix, draw_normal
 from .base import StateSpaceModel
 from .compiled import CompiledModel
@@ -29,19 +29,10 @@ class LocalLevel(StateSpaceModel):
     """
 
     def __init__(self, sigma_level: float, sigma_obs: float, prior_mean: float = 0.0, prior_sd: float = 1.0):
-        for name, value, least in (
-            ("sigma_level", sigma_level, "0"),
-            ("sigma_obs", sigma_obs, "positive"),
-            ("prior_sd", prior_sd, "0"),
-        ):
-            if not math.isfinite(value) or value < 0 or (least == "positive" and value == 0):
-                raise ValueError(
-                    f"{name} must be finite and {'> 0' if least == 'positive' else '>= 0'}, not {value!r}"
-                )
-        if not math.isfinite(prior_mean):
-            raise ValueError(f"prior_mean must be finite, not {prior_mean!r}")
-        self.sigma_level, self.sigma_obs = float(sigma_level), float(sigma_obs)
-        self.prior_mean, self.prior_sd = float(prior_mean), float(prior_sd)
+        self.sigma_level = non_negative("sigma_level", sigma_level)
+        self.sigma_obs = positive("sigma_obs", sigma_obs)
+        self.prior_mean = finite("prior_mean", prior_mean)
+        self.prior_sd = non_negative("prior_sd", prior_sd)
         self._log_scale = -math.log(self.sigma_obs) - 0.5 * math.log(2 * math.pi)
 
     def initial(self, n, rng):

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pfkit.filters import weighted_mean, weighted_variance
+from pfkit.filters import weighted_mean, weighted_quantile, weighted_variance
 from pfkit.filters.moments import mean_and_variance
 
 
@@ -57,3 +57,20 @@ def test_bad_shapes():
     for x, w in ((np.zeros((2, 2, 2)), np.ones(2)), (np.zeros(3), np.ones(2)), (np.zeros(0), np.ones(0))):
         with pytest.raises(ValueError, match="particles"):
             weighted_mean(x, w)
+
+
+@pytest.mark.parametrize(
+    "summary", [weighted_mean, weighted_variance, lambda x, w: weighted_quantile(x, w, 0.5)]
+)
+@pytest.mark.parametrize(
+    "weights, words",
+    [
+        ([-0.5, 1.0], r"weights\[0\] is -0.5"),
+        ([1.0, np.nan], r"weights\[1\] is nan"),
+        ([np.inf, 1.0], r"weights\[0\] is inf"),
+        ([0.0, 0.0], "at least one weight must be > 0"),
+    ],
+)
+def test_weights_that_are_none(summary, weights, words):
+    with pytest.raises(ValueError, match=words):
+        summary([1.0, 2.0], weights)

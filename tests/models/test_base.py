@@ -100,9 +100,15 @@ def test_local_level_takes_any_observation_and_keeps_its_particles():
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [((-1, 1), "sigma_level"), ((1, 0), "sigma_obs must be finite and > 0"), ((1, float("nan")), "sigma_obs"),
+    [((-1, 1), "sigma_level"), ((1, 0), "sigma_obs must be .* > 0"), ((1, float("nan")), "sigma_obs"),
      ((1, 1, float("inf")), "prior_mean"), ((1, 1, 0, -1), "prior_sd"), ((float("inf"), 1), "sigma_level")],
 )  # fmt: skip
 def test_local_level_refuses(arguments, word):
     with pytest.raises(ValueError, match=word):
         LocalLevel(*arguments)
+
+
+@pytest.mark.parametrize("sigma", ["1", None, [1.0, 2.0]])
+def test_local_level_takes_numbers(sigma):
+    with pytest.raises(TypeError, match="sigma_level must be a finite number >= 0, got"):
+        LocalLevel(sigma, 1.0)

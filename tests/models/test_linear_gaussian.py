@@ -169,3 +169,9 @@ def test_bad_parameters_are_named(change, name):
 def test_an_observation_of_the_wrong_length_is_refused():
     with pytest.raises(ValueError, match="shape"):
         four().log_likelihood(np.zeros(3), np.zeros((5, 4)), 0)
+
+
+def test_a_state_of_no_dimensions_is_refused():
+    none = np.zeros((0, 0))
+    with pytest.raises(ValueError, match=r"transition_matrix must have shape \(any, any\), got \(0, 0\)"):
+        LinearGaussian(none, none, none, none, [], none)

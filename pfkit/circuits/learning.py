@@ -330,7 +330,15 @@ def fit(
 
 
 def mean_log_likelihood(circuit: Circuit, x: Any, *, rows: int = 4096) -> float:
-    """Mean log p(x) a row, in nats, computed in pieces of `rows`; x as ``Circuit.log_prob`` takes it.
+    """Mean log p(x) a row, in nats.
+
+    Parameters
+    ----------
+    circuit : Circuit
+    x : array or Tensor, (N, V)
+        As ``Circuit.log_prob`` takes it.
+    rows : int
+        Worked on at a time: what memory depends on.
 
     Raises
     ------

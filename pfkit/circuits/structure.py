@@ -104,6 +104,11 @@ def chow_liu_tree(
     -------
     list of (int, int)
         V - 1 edges, the smaller variable first, sorted.
+
+    Raises
+    ------
+    ValueError, TypeError
+        As :func:`mutual_information`.
     """
     information = mutual_information(x, n_categories=n_categories, pseudocount=pseudocount)
     return spanning_tree(information)

@@ -84,8 +84,25 @@ def kalman_filter(model: LinearGaussian | LocalLevel, observations: ArrayLike | 
 def kalman_smoother(model: LinearGaussian | LocalLevel, observations: ArrayLike | Sequence) -> KalmanResult:
     """Exact moments of x_t given all observations: `kalman_filter`, then one backward pass.
 
-    Parameters, errors and the meaning of `increment` are those of `kalman_filter`; `mean` and `covariance`
-    are the smoothed ones. A singular prediction covariance (zero process noise) is inverted on its own range.
+    Parameters
+    ----------
+    model, observations
+        As for `kalman_filter`.
+
+    Returns
+    -------
+    KalmanResult
+        Of which `mean` and `covariance` are the smoothed ones, everything else is the filter's.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `kalman_filter`.
+
+    Notes
+    -----
+    The backward pass of Rauch, Tung and Striebel (1965), covariances as sums of squares. A singular prediction
+    covariance (zero process noise) is inverted on its own range.
     """
     linear = _LinearModel.of(model)
     forward = _filter(linear, observations)

@@ -263,6 +263,18 @@ class ParticleFilter:
 
         May be called more than once at one time, for observations independent given the state.
 
+        Parameters
+        ----------
+        y : object
+            As the model's log_likelihood takes it. None, NaN or all NaN: nothing was observed, the weights
+            stay and the increment is exactly 0.
+
+        Returns
+        -------
+        StepResult
+            increment of log p(y_0..t), nats; ESS; whether the step began by resampling, and how many
+            different particles that left.
+
         Raises
         ------
         FilterCollapse
@@ -557,7 +569,21 @@ class ParticleFilter:
     def load(cls, path: Any, model: Any, *, resampling: Any = None, timers: Any = None) -> ParticleFilter:
         """A filter as it was when saved, with ``model``; random streams included.
 
-        ``resampling`` must be given again if it was a callable, and may not be otherwise.
+        Parameters
+        ----------
+        path : str or path-like
+            A file of :meth:`save`.
+        model : model
+            The one that was saved is not in the file.
+        resampling : callable, optional
+            Must be given again if it was a callable, and may not be otherwise.
+        timers : Timers, optional
+
+        Raises
+        ------
+        ValueError
+            For a file that :meth:`save` did not write or that is damaged, and a model whose dimensions are
+            others; OSError where it cannot be read.
         """
         return checkpoint.load(cls, path, model, resampling, timers)
 

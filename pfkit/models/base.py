@@ -93,6 +93,11 @@ def from_functions(
     input_dim : int
         Length of the input ``u`` of a step; 0: no input.
 
+    Raises
+    ------
+    TypeError, ValueError
+        What is not callable; an ``input_dim`` that is no int >= 0.
+
     Examples
     --------
     >>> model = from_functions(

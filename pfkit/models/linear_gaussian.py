@@ -154,6 +154,7 @@ class LinearGaussian(StateSpaceModel):
         )
 
     def log_transition(self, x, x_prev, t):
+        """(n,) float64, nats: log p(x_t = x | x_{t-1} = x_prev). ValueError if transition_cov is singular."""
         if self._transition_density is None:
             if is_singular(self.transition_cov):
                 raise ValueError("log_transition needs a positive definite transition_cov; it is singular")
@@ -163,11 +164,14 @@ class LinearGaussian(StateSpaceModel):
         )
 
     def log_predictive(self, y, x_prev, t):
+        """(n,) float64, nats: log p(y_t = y | x_{t-1} = x_prev), exact."""
         y, part = self._observation(y)
         mean = apply_matrix(self.transition_matrix, self._lift(x_prev))
         return part.predictive.log_pdf(y - apply_matrix(part.matrix, mean))
 
     def proposal(self, y, x_prev, t, rng):
+        """Draws from p(x_t | x_{t-1} = x_prev, y_t = y), shaped like x_prev, and the log of p(x_t | x_{t-1})
+        over the density drawn from, (n,), nats."""
         y, part = self._observation(y)
         mean = apply_matrix(self.transition_matrix, self._lift(x_prev))
         residual = y - apply_matrix(part.matrix, mean)

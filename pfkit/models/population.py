@@ -78,15 +78,19 @@ class ThetaLogistic(ScalarState, StateSpaceModel):
         return CompiledModel.ready("theta", params, state_dim=self.state_dim)
 
     def log_transition(self, x, x_prev, t):
+        """(n,) float64, nats: log p(x_t = x | x_{t-1} = x_prev). ValueError if sigma_x is 0."""
         if self.sigma_x == 0.0:
             raise ValueError("log_transition needs sigma_x > 0: without it there is no density")
         return log_normal(self._vector(x) - self._mean(self._vector(x_prev)), self.sigma_x)
 
     def log_predictive(self, y, x_prev, t):
+        """(n,) float64, nats: log p(y_t = y | x_{t-1} = x_prev), exact."""
         sd = math.hypot(self.sigma_x, self.sigma_y)
         return log_normal(scalar_observation(y) - self._mean(self._vector(x_prev)), sd)
 
     def proposal(self, y, x_prev, t, rng):
+        """Draws from p(x_t | x_{t-1} = x_prev, y_t = y), shaped like x_prev, and the log of p(x_t | x_{t-1})
+        over the density drawn from, (n,), nats."""
         y = scalar_observation(y)
         mean = self._mean(x_prev)
         total = self.sigma_x**2 + self.sigma_y**2

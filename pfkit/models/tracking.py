@@ -387,6 +387,7 @@ class BearingsOnly(StateSpaceModel):
         return CompiledModel.ready("bearings", params, state_dim=4, noise_dim=4, steps=steps)
 
     def log_transition(self, x, x_prev, t):
+        """(n,) float64, nats: log p(x_t = x | x_{t-1} = x_prev). ValueError if acceleration_psd is 0."""
         if self.acceleration_psd == 0.0:
             raise ValueError("log_transition needs acceleration_psd > 0: without it there is no density")
         return NormalDensity(self.transition_cov).log_pdf(x - apply_matrix(self.transition_matrix, x_prev))

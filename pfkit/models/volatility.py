@@ -71,15 +71,19 @@ class StochasticVolatility(ScalarState, StateSpaceModel):
         return CompiledModel.ready("volatility", params, state_dim=self.state_dim)
 
     def log_transition(self, x, x_prev, t):
+        """(n,) float64, nats: log p(x_t = x | x_{t-1} = x_prev)."""
         return log_normal(self._vector(x) - self._mean(self._vector(x_prev)), self.sigma)
 
     def log_predictive(self, y, x_prev, t):
+        """(n,) float64, nats: log p(y_t = y | x_{t-1} = x_prev) to first order, at or above the exact one."""
         y = scalar_observation(y)
         m = self._mean(self._vector(x_prev))
         # log of the integral of N(x; m, sigma^2) g(m) exp(slope (x - m))
         return _log_g(y, m) + 0.5 * (self.sigma * _slope(y, m)) ** 2
 
     def proposal(self, y, x_prev, t, rng):
+        """Draws of x_t, shaped like x_prev, from its transition moved toward y, and the log of p(x_t | x_{t-1})
+        over the density drawn from, (n,), nats."""
         mean = self._mean(x_prev)
         shift = self.sigma**2 * _slope(scalar_observation(y), mean)
         step = shift + self.sigma * rng.standard_normal(x_prev.shape)

@@ -101,8 +101,8 @@ def kalman_smoother(model: LinearGaussian | LocalLevel, observations: ArrayLike 
 
     Notes
     -----
-    The backward pass of Rauch, Tung and Striebel (1965), covariances as sums of squares. A singular prediction
-    covariance (zero process noise) is inverted on its own range.
+    The backward pass of Rauch, Tung and Striebel (1965), covariances as sums of squares. A singular
+    prediction covariance (zero process noise) is inverted on its own range.
     """
     linear = _LinearModel.of(model)
     forward = _filter(linear, observations)

@@ -82,8 +82,8 @@ class StochasticVolatility(ScalarState, StateSpaceModel):
         return _log_g(y, m) + 0.5 * (self.sigma * _slope(y, m)) ** 2
 
     def proposal(self, y, x_prev, t, rng):
-        """Draws of x_t, shaped like x_prev, from its transition moved toward y, and the log of p(x_t | x_{t-1})
-        over the density drawn from, (n,), nats."""
+        """Draws of x_t, shaped like x_prev, from its transition moved toward y, and the log of
+        p(x_t | x_{t-1}) over the density drawn from, (n,), nats."""
         mean = self._mean(x_prev)
         shift = self.sigma**2 * _slope(scalar_observation(y), mean)
         step = shift + self.sigma * rng.standard_normal(x_prev.shape)

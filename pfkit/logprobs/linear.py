@@ -42,6 +42,7 @@ from typing import Any
 
 import torch
 
+from . import linear_ready
 from .linear_op import refuse_transforms, rows_of_loss
 from .token import _FLOATS, _INTEGERS, COLDEST, HOTTEST
 
@@ -112,6 +113,13 @@ def linear_cross_entropy(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
+    key = linear_ready.call_key(
+        hidden, weight, targets, bias, ignore_index, label_smoothing, softcap, 1.0, z_loss, logits_dtype,
+        memory,
+    )  # fmt: skip
+    loss = linear_ready.rows_of_loss(key, hidden, weight, targets, reduction == "none")
+    if loss is not None:
+        return _reduced(loss.view(targets.shape), targets, reduction, ignore_index)
     _numbers(label_smoothing=label_smoothing, z_loss=z_loss)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing!r}")
@@ -119,13 +127,9 @@ def linear_cross_entropy(
         raise ValueError(f"z_loss must be finite, got {z_loss!r}")
     loss, flat = _rows(
         hidden, weight, targets, bias, ignore_index, label_smoothing, softcap, 1.0, z_loss, logits_dtype,
-        memory,
+        memory, key,
     )  # fmt: skip
-    if reduction == "none":
-        return loss.reshape(targets.shape)
-    if reduction == "sum":
-        return loss.sum()
-    return loss.sum() / (flat != ignore_index).sum().clamp_min(1)
+    return _reduced(loss.reshape(targets.shape), flat, reduction, ignore_index)
 
 
 def linear_log_probs(
@@ -161,21 +165,28 @@ def linear_log_probs(
     TypeError, ValueError, NotImplementedError
         As :func:`linear_cross_entropy`; ValueError for a temperature out of range.
     """
+    key = linear_ready.call_key(
+        hidden, weight, targets, bias, ignore_index, 0.0, softcap, temperature, 0.0, logits_dtype, memory
+    )
+    loss = linear_ready.rows_of_loss(key, hidden, weight, targets, False)
+    if loss is not None:
+        return (0 - loss).reshape(targets.shape)
     _numbers(temperature=temperature)
     if not COLDEST <= temperature <= HOTTEST:
         raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
     loss, _ = _rows(
-        hidden, weight, targets, bias, ignore_index, 0.0, softcap, 1 / temperature, 0.0, logits_dtype, memory
-    )
+        hidden, weight, targets, bias, ignore_index, 0.0, softcap, 1 / temperature, 0.0, logits_dtype, memory,
+        key,
+    )  # fmt: skip
     return (0 - loss).reshape(targets.shape)  # 0 where ignored, not -0
 
 
 def _rows(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None,
     ignore_index: int, smoothing: float, softcap: float | None, scale: float, z_loss: float,
-    logits_dtype: torch.dtype | None, memory: int | None,
+    logits_dtype: torch.dtype | None, memory: int | None, key: Any = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The loss of every row, and the targets as a vector."""
+    """The loss of every row, and the targets as a vector. The next call with `key` is made ready."""
     _check_tensors(hidden, weight, targets, bias)
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
         raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
@@ -200,6 +211,9 @@ def _rows(
         logits_dtype = None
     if memory is not None and (isinstance(memory, bool) or not isinstance(memory, Integral) or memory < 0):
         raise ValueError(f"memory must be None or a number of bytes, got {memory!r}")
+    if key is not None:
+        given = float(softcap or 0.0), float(scale), float(smoothing), float(z_loss)
+        linear_ready.remember(key, hidden, weight, targets, *given, int(ignore_index), logits_dtype, memory)
     rows = hidden.reshape(-1, hidden.shape[-1])
     if rows.stride(-1) != 1:
         rows = rows.contiguous()
@@ -217,6 +231,15 @@ def _rows(
         float(z_loss), logits_dtype, -1 if memory is None else int(memory), mode,
     )  # fmt: skip
     return loss, flat
+
+
+def _reduced(loss: torch.Tensor, targets: torch.Tensor, reduction: str, ignore_index: int) -> torch.Tensor:
+    """`loss` itself, its sum, or the mean over the targets that count."""
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    return loss.sum() / (targets != ignore_index).sum().clamp_min(1)
 
 
 def _numbers(**named: Any) -> None:

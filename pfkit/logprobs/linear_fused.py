@@ -99,14 +99,10 @@ def _cached(key: Any, make: Callable[[], Any]) -> Any:
     return found
 
 
-def forward(
-    hidden: _Tensor, weight: _Tensor, targets: _Tensor, terms: Terms, loss: _Tensor, maximum: _Tensor,
-    total: _Tensor, slots: _Tensor, kept: _Tensor, kept_columns: int, width: int, stream: int,
-) -> None:  # fmt: skip
-    """Loss, maximum and total of every row; `slots` has room for 2 float32 a row and cluster.
-
-    The first `kept_columns` logits of every row go to `kept`, in chunks of `width` columns.
-    """
+def launches(
+    hidden: _Tensor, weight: _Tensor, terms: Terms, kept_columns: int, width: int
+) -> tuple[Any, Any]:
+    """The two launches of a forward pass: the products folded, then the slots of every row combined."""
     index, dtype = hidden.get_device(), NUMBER[hidden.dtype]
 
     def make() -> Any:
@@ -126,10 +122,21 @@ def forward(
         )
 
     key = (index, dtype, terms, kept_columns, width, *_matrices(hidden, weight))
-    for launch in _cached(key, make):
+    return _cached(key, make)  # type: ignore[no-any-return]
+
+
+def forward(
+    hidden: _Tensor, weight: _Tensor, targets: _Tensor, terms: Terms, loss: _Tensor, maximum: _Tensor,
+    total: _Tensor, slots: _Tensor, kept: _Tensor, kept_columns: int, width: int, stream: int,
+) -> None:  # fmt: skip
+    """Loss, maximum and total of every row; `slots` has room for 2 float32 a row and cluster.
+
+    The first `kept_columns` logits of every row go to `kept`, in chunks of `width` columns.
+    """
+    for launch in launches(hidden, weight, terms, kept_columns, width):
         _run(
-            index, launch, stream, slots.data_ptr(), loss.data_ptr(), targets.data_ptr(), loss.data_ptr(),
-            maximum.data_ptr(), total.data_ptr(), kept.data_ptr() if kept_columns else 0, 0,
+            hidden.get_device(), launch, stream, slots.data_ptr(), loss.data_ptr(), targets.data_ptr(),
+            loss.data_ptr(), maximum.data_ptr(), total.data_ptr(), kept.data_ptr() if kept_columns else 0, 0,
         )  # fmt: skip
 
 

@@ -164,16 +164,20 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[_Tensor, ...]) -> Non
 
 
 def _gradient(ctx: Any, grad: _Tensor | None, *_: Any) -> tuple[Any, ...]:
-    none = (None,) * (4 + len(ctx.options))
+    return *_gradients_by(_backward_op, ctx, grad), *[None] * len(ctx.options)
+
+
+def _gradients_by(backward: Any, ctx: Any, grad: _Tensor | None) -> tuple[_Tensor | None, ...]:
+    """The gradients of hidden, weight, targets and bias."""
     if grad is None:
-        return none
+        return (None,) * 4
     hidden, weight, targets, bias, maximum, total, kept = ctx.saved_tensors
     needs = [*ctx.needs_input_grad[:2], bias is not None and ctx.needs_input_grad[3]]
-    found = _backward_op(
+    found = backward(
         grad.contiguous(), hidden, weight, targets, bias, maximum, total, kept, *ctx.options, needs
     )
     dh, dw, db = (g if needed else None for g, needed in zip(found, needs, strict=True))
-    return (dh, dw, None, db, *none[4:])
+    return dh, dw, None, db
 
 
 def _refuse(ctx: Any, *grads: Any) -> tuple[Any, ...]:
@@ -213,15 +217,39 @@ def _has_tangent(x: _Tensor) -> bool:
     return forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None
 
 
-def rows_of_loss(hidden: _Tensor, weight: _Tensor, *rest: Any) -> _Tensor:
+class _Rows(torch.autograd.Function):
+    """The operator for eager tensors that need a gradient: the same functions, called at once."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None,
+        options: tuple[Any, ...],
+    ) -> _Tensor:  # fmt: skip
+        out = _forward(hidden, weight, targets, bias, *options)
+        ctx.save_for_backward(hidden, weight, targets, bias, *out[1:])
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        return out[0]
+
+    @staticmethod
+    def backward(ctx: Any, grad: _Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        # create_graph: the operator, whose own derivative is refused
+        return *_gradients_by(_backward_op if torch.is_grad_enabled() else _backward, ctx, grad), None
+
+
+def rows_of_loss(
+    hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, *options: Any
+) -> _Tensor:
     """The first result of the operator; without torch's dispatcher where nothing needs it."""
-    gradient = rest[-1]
+    plain = (_Tensor, torch.nn.Parameter)
     if (
         not torch.compiler.is_compiling()
-        and not gradient
-        and type(hidden) is _Tensor
-        and type(weight) in (_Tensor, torch.nn.Parameter)
+        and type(hidden) in plain
+        and type(weight) in plain
+        and (bias is None or type(bias) in plain)
         and not (torch_op._transformed() or torch_op._dispatch_modes() or torch_op._function_modes())
     ):
-        return _forward(hidden, weight, *rest)[0]
-    return _forward_op(hidden, weight, *rest)[0]  # type: ignore[no-any-return]
+        if options[-1]:
+            return _Rows.apply(hidden, weight, targets, bias, options)  # type: ignore[no-any-return]
+        return _forward(hidden, weight, targets, bias, *options)[0]
+    return _forward_op(hidden, weight, targets, bias, *options)[0]  # type: ignore[no-any-return]

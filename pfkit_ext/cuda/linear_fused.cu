@@ -148,15 +148,18 @@ __device__ __forceinline__ void fused(const FusedArgs& a) {
 #endif
 #endif
 
-// One thread a row: the slots' states in their order, in float64; the loss as in linear_fold.cu.
+// One thread a row: the slots' states in their order, in float64; the loss as in linear_fold.cu. Unrolled, so
+// that many loads are under way: a row waits for little else.
 __device__ __forceinline__ void combine(const FusedArgs& a) {
   i64 row = (i64)blockIdx.x * PFKIT_THREADS + threadIdx.x;
   if (row >= a.rows) return;
   const double factor = (float)LOG2E;  // what the tiles multiplied with
   float c = -LARGEST;
+#pragma unroll 16
   for (i64 k = 0; k < a.slots_count; ++k) c = fmaxf(c, a.slots[k * a.rows + row].x);
   float maximum = (float)(c / factor);
   double s = 0;
+#pragma unroll 16
   for (i64 k = 0; k < a.slots_count; ++k) {
     float2 part = a.slots[k * a.rows + row];
     s += part.y * (double)exp2_fast(part.x - c);

@@ -8,6 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch.autograd import forward_ad  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from pfkit.logprobs.linear import linear_cross_entropy, linear_log_probs  # noqa: E402
 
@@ -275,6 +276,29 @@ def test_operators_keep_their_contract(dtype):
     tests = ("test_schema", "test_faketensor")
     detached = tuple(a.detach() if isinstance(a, torch.Tensor) else a for a in given)
     torch.library.opcheck(torch.ops.pfkit.linear_cross_entropy_backward.default, detached, test_utils=tests)
+
+
+@pytest.mark.parametrize("wanted", [("x", "w", "b"), ("w",), ("x",), ("b",)])
+def test_with_and_without_torchs_dispatcher(wanted):
+    class PassOn(TorchDispatchMode):
+        seen = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.seen += function.namespace == "pfkit"
+            return function(*args, **(kwargs or {}))
+
+    x, w, b, t = parts(dtype=torch.float32)
+    given = {k: v.detach().requires_grad_(k in wanted) for k, v in (("x", x), ("w", w), ("b", b))}
+    asked = [given[k] for k in wanted]
+
+    def call():
+        loss = linear_cross_entropy(given["x"], given["w"], t, bias=given["b"], label_smoothing=0.1)
+        return loss.detach(), *torch.autograd.grad(2 * loss, asked)
+
+    with PassOn() as mode:
+        through = call()
+    assert mode.seen == 2
+    assert all(torch.equal(a, e) for a, e in zip(call(), through, strict=True))
 
 
 def test_autocast_acts_as_on_a_linear_layer():

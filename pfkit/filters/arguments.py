@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 __all__ = [
-    "all_finite", "check_model", "count", "float_dtype", "input_dim", "is_missing", "real_array", "unmasked"
+    "all_finite", "angle_dims", "check_model", "count", "float_dtype", "input_dim", "is_missing",
+    "real_array", "unmasked",
 ]  # fmt: skip
 
 
@@ -36,6 +38,16 @@ def input_dim(model: Any) -> int:
     """Length of the input of a model's step; 0: it takes none."""
     value = getattr(model, "input_dim", None)
     return 0 if value is None else count("a model's input_dim", value, 0)
+
+
+def angle_dims(model: Any) -> tuple[int, ...]:
+    """Coordinates of a model's state that are angles."""
+    value = getattr(model, "angle_dims", None)
+    if value is None:
+        return ()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise TypeError(f"a model's angle_dims must be a sequence of ints, not {value!r}")
+    return tuple(count("each of a model's angle_dims", k, 0) for k in value)
 
 
 def float_dtype(dtype: Any) -> np.dtype:

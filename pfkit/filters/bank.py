@@ -21,7 +21,7 @@ import numpy as np
 import pfkit_ext._cpu as _cpu
 
 from ..models.base import FunctionModel
-from .arguments import count, input_dim
+from .arguments import angle_dims, count, input_dim
 from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
 from .random import PhiloxGenerator, Streams, seed_key
@@ -154,7 +154,7 @@ class FilterBank:
         pf = copy.copy(pf)
         pf.model, pf._streams = model, Streams(key)
         pf._input_dim = input_dim(model)
-        pf._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
+        pf._angle_dims = angle_dims(model)
         # the compiled form of one model serves all its filters
         again = first._engine if model is first.model else None
         pf._engine = engine_for(pf) if again is None else Engine(pf, again.compiled)
@@ -222,6 +222,8 @@ class FilterBank:
     def _each(self, value: Any, each: bool) -> Sequence[Any]:
         if not each or value is None:
             return [value] * len(self)
+        if not hasattr(value, "__len__"):
+            raise TypeError(f"with each=True there is a sequence, one element a filter, not {value!r}")
         if len(value) != len(self):
             raise ValueError(
                 f"{len(value)} given for {len(self)} filters; with each=True there is one a filter"

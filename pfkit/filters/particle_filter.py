@@ -37,6 +37,7 @@ from .. import timing
 from . import checkpoint
 from .arguments import (
     all_finite,
+    angle_dims,
     check_model,
     count,
     float_dtype,
@@ -141,7 +142,7 @@ class ParticleFilter:
         self._scheme = check_scheme(resampling)
         self._streams = Streams(seed_key(rng))
         self._input_dim = input_dim(model)
-        self._angle_dims = tuple(getattr(model, "angle_dims", ()) or ())
+        self._angle_dims = angle_dims(model)
         self._resample_below = math.inf if self.ess_threshold >= 1 else self.ess_threshold * n
 
         # The state. Particles are (d, N), each coordinate contiguous, allocated by the first predict.
@@ -354,6 +355,8 @@ class ParticleFilter:
             raise ValueError(f"{error}; set `state_dim = {x.shape[1]}` in the model class") from None
         self._scalar = dim is None
         particles = np.empty((1 if dim is None else dim, n), self.dtype)
+        if self._angle_dims and max(self._angle_dims) >= len(particles):
+            raise ValueError(f"angle_dims {self._angle_dims} of a state of {len(particles)} coordinates")
         np.copyto(particles[0] if self._scalar else particles.T, x, "same_kind")
         self._x, self._x_next = particles, np.empty_like(particles)
         if timers is not None:

@@ -145,6 +145,10 @@ class Wide(LocalLevel):
     input_dim = -1
 
 
+def turned(dims):
+    return ParticleFilter(type("Turned", (LocalLevel,), {"angle_dims": dims})(1.0, 1.0), 10)
+
+
 @pytest.mark.parametrize(
     "make, kind, words",
     [
@@ -152,6 +156,10 @@ class Wide(LocalLevel):
         (lambda: FilterBank([LocalLevel(1.0, 1.0), LocalLevel], 10), TypeError, r"instance, LocalLevel\("),
         (lambda: ParticleFilter("level", 10), TypeError, "'level' has no initial"),
         (lambda: ParticleFilter(Wide(1.0, 1.0), 10), ValueError, "input_dim must be >= 0, not -1"),
+        (lambda: turned((1,)).run([0.0]), ValueError, r"angle_dims \(1,\) of a state of 1 coordinates"),
+        (lambda: turned("x"), TypeError, "sequence of ints, not 'x'"),
+        (lambda: turned((0.5,)), TypeError, "angle_dims must be an int >= 0, not 0.5"),
+        (lambda: FilterBank(LocalLevel(1.0, 1.0), 5).run(iter("a"), each=True), TypeError, "a sequence, one"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10, ess_threshold="0.5"), TypeError, "not '0.5'"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=5), TypeError, "store .* not 5"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=[None]), TypeError, "not None"),

@@ -10,7 +10,6 @@ import pytest
 
 import pfkit
 from pfkit import LocalLevel, ParticleFilter, from_functions
-from pfkit_ext import _cpu
 
 Y = np.cumsum(np.random.default_rng(9).normal(size=40))
 MODEL = LocalLevel(1.0, 0.8, 0.0, 2.0)
@@ -203,7 +202,7 @@ def test_a_deep_copy_forecasts_without_touching_the_original():
     assert state(other) == state(pf)
 
 
-def test_levels_do_not_change_integer_weights(tmp_path):
+def test_levels_do_not_change_integer_weights(tmp_path, at_every_level):
     """A file written at one SIMD level resumes to the same ancestors and weights at another."""
     pf = ParticleFilter(MODEL, 500, rng=1, lse="int", ess_threshold=1)
     pf.run(Y[:5])
@@ -213,11 +212,7 @@ def test_levels_do_not_change_integer_weights(tmp_path):
         "pf = pfkit.ParticleFilter.load(sys.argv[1], m); pf.predict(); r = pf.update(0.5);"
         "print(r, pf.weights.tobytes().hex())"
     )
-    seen = set()
-    for level in _cpu.levels():
-        env = dict(os.environ, PFKIT_SIMD=level)
-        command = [sys.executable, "-c", code, tmp_path / "f"]
-        seen.add(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
+    seen = set(at_every_level(code, tmp_path / "f").values())
     assert len(seen) == 1 and "StepResult" in seen.pop()
     assert pfkit.__version__
 

@@ -6,8 +6,6 @@ import math
 import os
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -195,14 +193,8 @@ print(h.hexdigest())
 """
 
 
-def test_whole_filters_have_the_same_bits_at_every_simd_level():
-    code = DIGEST.format(folder=os.path.dirname(__file__))
-    digests = {}
-    for level in _cpu.levels():
-        environment = {**os.environ, "PFKIT_SIMD": level}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        digests[level] = done.stdout.strip()
+def test_whole_filters_have_the_same_bits_at_every_simd_level(at_every_level):
+    digests = at_every_level(DIGEST.format(folder=os.path.dirname(__file__)))
     assert len(set(digests.values())) == 1, digests
 
 

@@ -1,9 +1,6 @@
 """The pairwise integer recurrence: one pair at every difference, its order, its bound."""
 
 import math
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -172,14 +169,8 @@ print(h.hexdigest())
 """
 
 
-def test_every_simd_level_gives_the_same_bits():
-    found = {}
-    for level in _cpu.levels():
-        env = {**os.environ, "PFKIT_SIMD": level}
-        run = subprocess.run(
-            [sys.executable, "-c", DIGEST], capture_output=True, text=True, check=True, env=env
-        )
-        found[level] = run.stdout
+def test_every_simd_level_gives_the_same_bits(at_every_level):
+    found = at_every_level(DIGEST)
     assert len(set(found.values())) == 1, found
 
 

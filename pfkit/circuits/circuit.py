@@ -158,7 +158,7 @@ class Circuit(nn.Module):
         lse : str
             "matmul": log(W exp(x - max)) + max, exact to rounding, on tensor cores where there are any.
             "fuse", "int", "int-pairwise", "torch", on CUDA "fuse16" and "int16": that kernel inside every
-            sum layer; its error bound (``pfkit.kernels()``) applies once a level.
+            sum layer; its error bound (``pfkit.kernels()``) applies once for every sum region.
         validate : bool
             Check the values of x. Without it a category out of range gives an undefined result, and a CUDA
             circuit is spared one synchronisation.

@@ -1,8 +1,9 @@
 """The fast exact forward of a circuit on CUDA: ``Circuit.log_prob`` runs it where it applies.
 
 One launch walks the whole circuit on tensor cores, as good as float32 (see ``executor_plan``). Covered are
-circuits with discrete inputs, float32 parameters, at most 512 units a region and one root product; others run
-layer by layer.
+circuits with discrete inputs, float32 parameters and at most 512 units a region; others run layer by layer.
+What is below a product of the root is a tree, because products have disjoint scopes; a mixture of several
+products has a plan for each.
 
 Plans are kept with the circuit they belong to, and lay out its parameters anew when ``circuit.version()``
 says they changed.
@@ -27,7 +28,7 @@ SMALLEST_PART = 512
 
 @dataclass
 class _Kept:
-    plan: ForwardPlan
+    plans: list[ForwardPlan]  # one for each product of the root
     table: Tensor | None  # Bernoulli: both probabilities of each unit, (I, K, 2)
     version: Any
     addresses: Any
@@ -43,7 +44,6 @@ def covers(circuit: Circuit) -> bool:
         and circuit.dtype == torch.float32
         and circuit.inputs.family != "gaussian"
         and circuit.n_units <= UNITS[-1]
-        and len(circuit.graph.root) == 1
         and circuit.inputs.probs.is_contiguous()
         and circuit.root_weight.is_contiguous()
         and len(_weight_strides(circuit)) <= 1
@@ -55,49 +55,69 @@ def _weight_strides(circuit: Circuit) -> set[tuple[int, ...]]:
     return {tuple(layer.weight.stride()[1:]) for _, _, layer in circuit.layers()}
 
 
-def layout_of(circuit: Circuit, table: Tensor | None = None) -> Layout:
-    """The circuit's parameters where they lie; `table` in the place of a Bernoulli circuit's."""
+def regions_below(circuit: Circuit, product: int) -> list[int]:
+    """The regions that a product of the root is made of, in the circuit's order."""
+    graph, n_inputs = circuit.graph, len(circuit.graph.input_variables)
+    children = [children for level in graph.levels for children in level]
+    waiting = list(graph.root[product])
+    for r in waiting:
+        if r >= n_inputs:
+            waiting += children[r - n_inputs]
+    return sorted(waiting)
+
+
+def layout_of(circuit: Circuit, table: Tensor | None = None, product: int = 0) -> Layout:
+    """Parameters where they lie, of what is below a product of the root, whose weights go with it; `table` in
+    the place of a Bernoulli circuit's."""
     k, graph = circuit.n_units, circuit.graph
     probs = circuit.inputs.probs.detach() if table is None else table
     n_inputs, _, size = probs.shape
     weights = [layer.weight for _, _, layer in circuit.layers()]
     addresses = [w.data_ptr() + 4 * r * w.stride(0) for w in weights for r in range(w.shape[0])]
     row, column = next(iter(_weight_strides(circuit)), (k, 1))
+    children = [children for level in graph.levels for children in level]
+    kept = regions_below(circuit, product)
+    number = {r: i for i, r in enumerate(kept)}
+    inputs = [r for r in kept if r < n_inputs]
+    sums = [r - n_inputs for r in kept[len(inputs) :]]
     return Layout(
         units=k,
         n_variables=circuit.n_variables,
-        input_variables=graph.input_variables,
-        input_addresses=[probs.data_ptr() + 4 * k * size * i for i in range(n_inputs)],
-        input_sizes=[size] * n_inputs,
+        input_variables=[graph.input_variables[i] for i in inputs],
+        input_addresses=[probs.data_ptr() + 4 * k * size * i for i in inputs],
+        input_sizes=[size] * len(inputs),
         input_strides=(size, 1),
-        children=[children for level in graph.levels for children in level],
-        root=graph.root[0],
-        weight_addresses=[*addresses, circuit.root_weight.data_ptr()],
+        children=[[number[c] for c in children[r]] for r in sums],
+        root=[number[c] for c in graph.root[product]],
+        weight_addresses=[*(addresses[r] for r in sums), circuit.root_weight.data_ptr() + 4 * k * product],
         weight_strides=(row, column),
         keep=(probs,),
     )
 
 
-def _plan(circuit: Circuit, batch: int) -> ForwardPlan | None:
-    """The circuit's plan, its parameters up to date; None if it is not covered."""
+def _plans(circuit: Circuit, batch: int) -> list[ForwardPlan] | None:
+    """The circuit's plans, their parameters up to date; None if it is not covered."""
     version = circuit.version()
     kept = _kept.get(circuit)
     if kept is not None and kept.version == version:
-        return kept.plan
+        return kept.plans
     if not covers(circuit):
         return None
     addresses = tuple(address for address, _ in version)
     if kept is None or kept.addresses != addresses:
         bernoulli = circuit.inputs.family == "bernoulli"
         table = torch.empty((*circuit.inputs.shape, 2), device=circuit.device) if bernoulli else None
-        plan = ForwardPlan(layout_of(circuit, table), batch, circuit.root_weight.get_device())
-        kept = _kept[circuit] = _Kept(plan, table, None, addresses)
+        device = circuit.root_weight.get_device()
+        products = range(len(circuit.graph.root))
+        plans = [ForwardPlan(layout_of(circuit, table, p), batch, device) for p in products]
+        kept = _kept[circuit] = _Kept(plans, table, None, addresses)
     if kept.table is not None:
         p = circuit.inputs.probs.detach()
         torch.stack((1 - p, p), 2, out=kept.table)
-    kept.plan.refresh()
+    for plan in kept.plans:
+        plan.refresh()
     kept.version = version
-    return kept.plan
+    return kept.plans
 
 
 def log_prob(circuit: Circuit, x: Tensor) -> Tensor | None:
@@ -117,24 +137,28 @@ def log_prob(circuit: Circuit, x: Tensor) -> Tensor | None:
     """
     x = x.contiguous()
     part = max(SMALLEST_PART, MAX_VALUES // (circuit.n_regions * circuit.n_units))
-    plan = _plan(circuit, max(1, min(part, x.shape[0])))
-    if plan is None:
+    plans = _plans(circuit, max(1, min(part, x.shape[0])))
+    if plans is None:
         return None
-    out = torch.empty(x.shape[0], device=x.device)
+    out = torch.empty((len(plans), x.shape[0]), device=x.device)
     for start in range(0, x.shape[0], part):
-        plan.run(x[start : start + part], out[start : start + part])
-    return out
+        for plan, ll in zip(plans, out, strict=True):
+            plan.run(x[start : start + part], ll[start : start + part])
+    return out[0] if len(plans) == 1 else torch.logsumexp(out, 0)
 
 
 def values(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Log values of all regions, (n_regions, K, B), and of the root, (B,); None as for :func:`log_prob`."""
+    """Log values of all regions, (n_regions, K, B), and of the root, (B,); None as for :func:`log_prob`.
+    NaN for regions that no product of the root is made of."""
     x = x.contiguous()
-    plan = _plan(circuit, max(1, x.shape[0]))
-    if plan is None:
+    plans = _plans(circuit, max(1, x.shape[0]))
+    if plans is None:
         return None
     k, n = circuit.n_units, circuit.n_regions
-    out = torch.empty((n, k, x.shape[0]), device=x.device)
-    root = plan.run(x, keep_all=True)
-    plan.set_export(range(0, n * k, k))
-    plan.export(out.view(n * k, x.shape[0]))
-    return out, root
+    out = torch.full((n, k, x.shape[0]), torch.nan, device=x.device)
+    roots = []
+    for product, plan in enumerate(plans):
+        roots.append(plan.run(x, keep_all=True))
+        plan.set_export([k * r for r in regions_below(circuit, product)])
+        plan.export(out.view(n * k, x.shape[0]))
+    return out, torch.logsumexp(torch.stack(roots), 0) if len(roots) > 1 else roots[0]

@@ -25,7 +25,6 @@ from pfkit.lse.cuda import CudaError, DeviceKernel, describe, device
 Tensor = torch.Tensor
 
 UNITS = (32, 64, 128, 256, 512)  # what kernels exist for; other sizes are filled up with zeros
-_SPAN = 256  # categories of a block of the kernel `tables`
 _XTYPES = {torch.int64: 0, torch.int32: 1, torch.uint8: 2}
 
 
@@ -275,9 +274,8 @@ class ForwardPlan:
         self._links = self._numbers(links + tasks, torch.int32)
         self._tasks = len(tasks)
         self._tables = self._empty(self._inputs, self.table_rows, k)
-        self._spans = -(-(self.table_rows - 2) // _SPAN)
         digests = {
-            "tables": self._inputs * self._spans * (k // 32),
+            "tables": self._inputs * k // 32,
             "pack": self._sums * self._rows_of_w // 16,
         }
         self._work = {entry: self._empty(n, dtype=torch.int64) for entry, n in digests.items()}
@@ -351,9 +349,9 @@ class ForwardPlan:
         elif entry == "pad":
             grid = (self._sums, strips * strips)
         elif entry == "pack":
-            grid, shared = (self._sums, self._rows_of_w // 16), (16 * (k + 1) + 64) * 4
+            grid, shared = (self._sums, self._rows_of_w // 16), 16 * (k + 1) * 4
         elif entry == "tables":
-            grid, shared = (self._inputs, self._spans * strips), (_SPAN * 33 + 64) * 4
+            grid = (self._inputs, strips)
         else:
             grid = (self._inputs + self._sums, -(-batch // 32) * strips)
         macros = (
@@ -376,8 +374,8 @@ class ForwardPlan:
     def refresh(self) -> None:
         """Lay out the parameters as they are now, on the current stream.
 
-        Parameters are read; what is made of them is written where a 64-bit digest of 32 units by 256
-        categories, or of 16 rows of W, is not that of the last time.
+        Parameters are read; what is made of them is written where a 64-bit digest, of 32 units of an input or
+        16 rows of W, is not that of the last time.
         """
         if self.shape.packed and self._sums:
             self._launch("pack", 1)

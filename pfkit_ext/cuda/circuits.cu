@@ -115,6 +115,10 @@ __device__ __forceinline__ u32 add_ordered(u32* p, u32 v) {  // what is written 
   return old;
 }
 
+__device__ __forceinline__ void add_release(u32* p, u32 v) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 __device__ __forceinline__ u32 load_acquire(const u32* p) {
   u32 v;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
@@ -439,16 +443,19 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
             }
         }
       }
+      const int children = here.child_end - here.child_begin;
+      int first_child = 0, second_child = 0;                      // known before they are ready
+      if (children > 0) first_child = a.links[here.child_begin];
+      if (children > 1) second_child = a.links[here.child_begin + 1];
       if (ORDERED) {
-        const u32 children = here.child_end - here.child_begin;
         if (children && lane == 0)
-          while (load_acquire(a.flags + (i64)region * tiles + column_tile) < children) {}
+          while (load_acquire(a.flags + (i64)region * tiles + column_tile) < (u32)children) {}
         __syncwarp();
       }
       if (loads) {
-        const bool alone = NEAR && below >= 0 && here.child_end - here.child_begin == 1;
-        for (int i = alone ? here.child_end : here.child_begin; i < here.child_end; ++i) {
-          const int child = a.links[i];
+#pragma unroll 1
+        for (int i = NEAR && below >= 0 && children == 1 ? 1 : 0; i < children; ++i) {
+          const int child = i == 0 ? first_child : i == 1 ? second_child : a.links[here.child_begin + i];
           if (NEAR && child == below) continue;
           const i64 at = (i64)child * a.columns + column;
           const float* from = a.values + at * K + 8 * q;
@@ -690,7 +697,7 @@ __device__ __forceinline__ void forward(const Args& a, unsigned char* memory) {
         if (threadIdx.x == 0) shared.any_again = 0;
       }
       if (ORDERED) {
-        if (threadIdx.x == 0) add_ordered(a.flags + (i64)here.parent * tiles + column_tile, 1u);
+        if (threadIdx.x == 0) add_release(a.flags + (i64)here.parent * tiles + column_tile, 1u);
         break;
       }
       if (!only) {
@@ -763,34 +770,62 @@ __device__ __forceinline__ void pad(const Args& a, unsigned char* memory) {
 }
 
 // A digest of what a block reads: two 32-bit numbers a thread, then of all of them.
-__device__ __forceinline__ void digest(u32& one, u32& two, float p) {
-  one = one * 0x01000193u + __float_as_uint(p);
-  two = (two ^ __float_as_uint(p)) * 0x5bd1e995u;
-  two ^= two >> 15;
-}
+struct Digest {
+  u32 one = 0x9e3779b9u * threadIdx.x + 1u, two = 0x85ebca6bu * threadIdx.x + 7u;
 
-// Whether the digest is another one than last time, for the whole block; it is kept. `parts`: 2 WARPS numbers.
-__device__ __forceinline__ bool differs(u32 one, u32 two, u32* parts, uint2* kept) {
-  one = (one ^ one >> 16) * 0x7feb352du;
-  two = (two ^ two >> 13) * 0x846ca68bu;
-  for (int s = 16; s; s /= 2) {
-    one += __shfl_xor_sync(~0u, one, s);
-    two += __shfl_xor_sync(~0u, two, s);
+  __device__ __forceinline__ void add(float p) {
+    one = one * 0x01000193u + __float_as_uint(p);
+    two = (two ^ __float_as_uint(p)) * 0x5bd1e995u;
+    two ^= two >> 15;
   }
-  if (threadIdx.x % 32 == 0) {
-    parts[threadIdx.x / 16] = one;
-    parts[threadIdx.x / 16 + 1] = two;
+
+  // n vectors, at places that `at` knows; four of a thread are on their way at once.
+  template <class At>
+  __device__ __forceinline__ void add_all(int n, At at) {
+    for (int first = threadIdx.x; first < n; first += 4 * PFKIT_THREADS) {
+      float4 p[4];
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        const int i = first + u * PFKIT_THREADS;
+        p[u] = i < n ? load_table(at(i)) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      }
+#pragma unroll
+      for (int u = 0; u < 4; ++u) {
+        add(p[u].x);
+        add(p[u].y);
+        add(p[u].z);
+        add(p[u].w);
+      }
+    }
   }
-  __syncthreads();
-  one = two = 0;
-  for (int i = 0; i < WARPS; ++i) {
-    one += parts[2 * i] * (2u * i + 1u);
-    two += parts[2 * i + 1] * (2u * i + 1u);
+
+  // Whether it is another one than last time, for the whole block; it is kept.
+  __device__ __forceinline__ bool differs(uint2* kept) {
+    __shared__ u32 parts[2 * WARPS];
+    const uint2 last = *kept;
+    one = (one ^ one >> 16) * 0x7feb352du;
+    two = (two ^ two >> 13) * 0x846ca68bu;
+    for (int s = 16; s; s /= 2) {
+      one += __shfl_xor_sync(~0u, one, s);
+      two += __shfl_xor_sync(~0u, two, s);
+    }
+    if (threadIdx.x % 32 == 0) {
+      parts[threadIdx.x / 16] = one;
+      parts[threadIdx.x / 16 + 1] = two;
+    }
+    __syncthreads();                                          // and everyone has read `last`
+    one = two = 0;
+    for (int i = 0; i < WARPS; ++i) {
+      one += parts[2 * i] * (2u * i + 1u);
+      two += parts[2 * i + 1] * (2u * i + 1u);
+    }
+    if (threadIdx.x == 0) *kept = make_uint2(one, two);
+    return last.x != one || last.y != two;
   }
-  const uint2 last = *kept;
-  __syncthreads();
-  if (threadIdx.x == 0) *kept = make_uint2(one, two);
-  return last.x != one || last.y != two;
+};
+
+__device__ __forceinline__ bool in_vectors(const float* p, i64 stride) {
+  return (((u64)p | 4 * (u64)stride) & 15) == 0;
 }
 
 // W of a region, 16 rows a block, split and in the order in which the lanes of a warp take it. Read only, if
@@ -798,75 +833,76 @@ __device__ __forceinline__ bool differs(u32 one, u32 two, u32* parts, uint2* kep
 __device__ __forceinline__ void pack(const Args& a, unsigned char* memory) {
   float (*rows)[K + 1] = (float(*)[K + 1])memory;
   const i64 region = blockIdx.x, first = 16 * (i64)blockIdx.y;
-  const float* w = (const float*)a.weights[region];
-  const bool along = a.source_row == 1;                      // read along the dimension that is contiguous
-  u32 one = 0x9e3779b9u * threadIdx.x + 1u, two = 0x85ebca6bu * threadIdx.x + 7u;
-#pragma unroll 8
+  const i64 row_step = a.source_row, column_step = a.source_column;
+  const float* w = (const float*)a.weights[region] + first * row_step;
+  const int units = (int)a.units, real = first + 16 <= units ? 16 : first < units ? units - (int)first : 0;
+  Digest digest;
+  if (real == 16 && units == K && column_step == 1 && in_vectors(w, row_step)) {
+    digest.add_all(4 * K, [&](int i) { return w + i / (K / 4) * row_step + i % (K / 4) * 4; });
+  } else if (real == 16 && units == K && row_step == 1 && in_vectors(w, column_step)) {
+    digest.add_all(4 * K, [&](int i) { return w + i / 4 * column_step + i % 4 * 4; });
+  } else {
+    for (int i = threadIdx.x; i < real * units; i += PFKIT_THREADS)
+      digest.add(w[i / units * row_step + i % units * column_step]);
+  }
+  if (!digest.differs((uint2*)a.scratch + (region * gridDim.y + blockIdx.y))) return;
+
+  const bool along = row_step == 1;                           // read along the dimension that is contiguous
+#pragma unroll 4
   for (int i = threadIdx.x; i < 16 * K; i += PFKIT_THREADS) {
     const int r = along ? i % 16 : i / K, j = along ? i / 16 : i % K;
-    const float p =
-        first + r < a.units && j < a.units ? w[(first + r) * a.source_row + j * a.source_column] : 0.0f;
-    digest(one, two, p);
-    rows[r][j] = p;
+    rows[r][j] = r < real && j < units ? w[r * row_step + j * column_step] : 0.0f;
   }
-  if (!differs(one, two, (u32*)(rows + 16), (uint2*)a.scratch + (region * gridDim.y + blockIdx.y))) return;
+  __syncthreads();
   uint4* out = (uint4*)a.padded + (region * (MK / 16) + blockIdx.y) * (STEPS * 64);
   for (int i = threadIdx.x; i < STEPS * 32; i += PFKIT_THREADS) {
     const int lane = i % 32, step = i / 32, g = lane / 4 * 2, t = 16 * step + lane % 4 * 4;
-    float4 raw[2];
-    raw[0] = make_float4(rows[g][t], rows[g][t + 1], rows[g][t + 2], rows[g][t + 3]);
-    raw[1] = make_float4(rows[g + 1][t], rows[g + 1][t + 1], rows[g + 1][t + 2], rows[g + 1][t + 3]);
     u32 hi[4], lo[4];
     constexpr float scale = 16384.0f;
-    split(raw[0].x * scale, raw[0].y * scale, hi[0], lo[0]);
-    split(raw[1].x * scale, raw[1].y * scale, hi[1], lo[1]);
-    split(raw[0].z * scale, raw[0].w * scale, hi[2], lo[2]);
-    split(raw[1].z * scale, raw[1].w * scale, hi[3], lo[3]);
+    split(rows[g][t] * scale, rows[g][t + 1] * scale, hi[0], lo[0]);
+    split(rows[g + 1][t] * scale, rows[g + 1][t + 1] * scale, hi[1], lo[1]);
+    split(rows[g][t + 2] * scale, rows[g][t + 3] * scale, hi[2], lo[2]);
+    split(rows[g + 1][t + 2] * scale, rows[g + 1][t + 3] * scale, hi[3], lo[3]);
     out[step * 64 + lane] = make_uint4(hi[0], hi[1], hi[2], hi[3]);
     out[step * 64 + 32 + lane] = make_uint4(lo[0], lo[1], lo[2], lo[3]);
   }
 }
 
 // log2 of the input probabilities, units fastest, in their places; then the row of a missing value and the row
-// of no category. A block has 32 units and up to SPAN categories of an input. It reads them, and if their
-// digest is that of the last time it is done: parameters that stay as they are cost one read.
-constexpr int SPAN = 256;
-
+// of no category. A block has 32 units of an input. It reads them, and if their digest is that of the last
+// time it is done: parameters that stay as they are cost one read.
 __device__ __forceinline__ void tables(const Args& a, unsigned char* memory) {
   float (*tile)[33] = (float(*)[33])memory;                   // [category][unit]
-  constexpr int blocks = K / 32, EACH = 32 / WARPS > 0 ? 32 / WARPS : 1;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const i64 input = blockIdx.x, c0 = SPAN * ((i64)blockIdx.y / blocks), k0 = 32 * (blockIdx.y % blocks);
-  const float* w = (const float*)a.input_weights[input];
-  const i64 size = a.input_sizes[input];
-  const bool along = a.input_stride_category == 1;
-  u32 one = 0x9e3779b9u * threadIdx.x + 1u, two = 0x85ebca6bu * threadIdx.x + 7u;
-#pragma unroll 1
-  for (int part = 0; part < SPAN / 32; ++part) {
-    float p[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-      const int other = warp + i * WARPS;
-      const i64 k = k0 + (along ? other : lane), c = c0 + 32 * part + (along ? lane : other);
-      p[i] = other < 32 && k < a.units && c < size ? w[k * a.input_stride_unit + c * a.input_stride_category]
-                                                   : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-      const int other = warp + i * WARPS;
-      digest(one, two, p[i]);
-      if (other < 32) tile[32 * part + (along ? lane : other)][along ? other : lane] = p[i];
-    }
+  const i64 input = blockIdx.x, k0 = 32 * (i64)blockIdx.y, size = a.input_sizes[input];
+  const i64 unit_step = a.input_stride_unit, category_step = a.input_stride_category;
+  const float* w = (const float*)a.input_weights[input] + k0 * unit_step;
+  const i64 units = a.units - k0 >= 32 ? 32 : a.units > k0 ? a.units - k0 : 0;
+  const bool along = category_step == 1;
+  Digest digest;
+  if (along && unit_step == size && units * size % 4 == 0 && units * size < 1 << 30 && in_vectors(w, 0)) {
+    digest.add_all((int)(units * size / 4), [&](int i) { return w + 4 * (i64)i; });
+  } else {
+    for (i64 i = threadIdx.x; i < units * size; i += PFKIT_THREADS)
+      digest.add(w[i / size * unit_step + i % size * category_step]);
   }
-  if (!differs(one, two, (u32*)(tile + SPAN), (uint2*)a.scratch + (input * gridDim.y + blockIdx.y))) return;
-  const i64 k = k0 + lane;
-  for (i64 i = warp; i < SPAN + 2; i += WARPS) {
-    const i64 c = c0 + i;
-    if (c >= a.table_rows || (i >= SPAN && c < a.table_rows - 2)) break;
-    float y = __int_as_float(0x7fc00000);
-    if (c == a.table_rows - 2) y = k < a.units ? 0.0f : -infinity();
-    else if (c < size) y = k < a.units ? log2_fast(tile[i][lane]) : -infinity();
-    const_cast<float*>(a.tables)[(input * a.table_rows + c) * K + place_of((int)k)] = y;
+  if (!digest.differs((uint2*)a.scratch + (input * gridDim.y + blockIdx.y))) return;
+
+  for (i64 c0 = 0; c0 < a.table_rows; c0 += 32) {
+    for (int i = warp; i < 32; i += WARPS) {
+      const i64 k = along ? i : lane, c = c0 + (along ? lane : i);
+      tile[along ? lane : i][k] = k < units && c < size ? w[k * unit_step + c * category_step] : 0.0f;
+    }
+    __syncthreads();
+    for (int i = warp; i < 32; i += WARPS) {
+      const i64 c = c0 + i;
+      if (c >= a.table_rows) break;
+      float y = __int_as_float(0x7fc00000);
+      if (c == a.table_rows - 2) y = lane < units ? 0.0f : -infinity();
+      else if (c < size) y = lane < units ? log2_fast(tile[i][lane]) : -infinity();
+      const_cast<float*>(a.tables)[(input * a.table_rows + c) * K + place_of((int)k0 + lane)] = y;
+    }
+    __syncthreads();
   }
 }
 

@@ -31,7 +31,7 @@ def learned(k=16, **keywords):
     return circuit, x
 
 
-#: Largest error against float64 of a circuit of this size: the kernel's own error, once a level.
+#: Largest error against float64 of a circuit of this size: the kernel's own error, once a sum region.
 MOST = {"matmul": 1e-4, "fuse": 1e-4, "torch": 1e-4, "int": 5e-4, "int-pairwise": 0.1, "fuse16": 0.05}
 
 

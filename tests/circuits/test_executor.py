@@ -5,7 +5,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pfkit.circuits import executor, hclt  # noqa: E402
+from pfkit.circuits import Circuit, InputLayer, RegionGraph, executor, hclt, tree_regions  # noqa: E402
 from pfkit.circuits.executor_plan import UNITS, Layout, Shape, default_shape  # noqa: E402
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 7, 10, 11, 12, 13, 0, 1, 2, 15, 15]  # a tree with chains and forks
@@ -19,12 +19,15 @@ def circuit_of(units=4, categories=3, seed=0, family="categorical"):
     return hclt(x, units, edges=EDGES, root=0, family=family, n_categories=categories, rng=seed)
 
 
-def walk(circuit, x, ordered=False, most_inputs=8):
+def walk(circuit, x, ordered=False, most_inputs=8, product=0):
     """log p by the kernel's own route: from every start upward, or one region after the other."""
-    layout = executor.layout_of(circuit)
+    layout = executor.layout_of(circuit, product=product)
     rows, links, tasks = layout.tasks(ordered, most_inputs)
+    n_inputs = len(circuit.graph.input_variables)
+    kept = executor.regions_below(circuit, product)
     weights = [w.double() for _, _, layer in circuit.layers() for w in layer.weight.detach()]
-    table = circuit.inputs.probs.detach().double()
+    weights = [weights[r - n_inputs] for r in kept if r >= n_inputs]
+    table = circuit.inputs.probs.detach().double()[[r for r in kept if r < n_inputs]]
     values, arrived, out = {}, [0] * len(rows), None
     for region in tasks:
         while True:
@@ -41,7 +44,8 @@ def walk(circuit, x, ordered=False, most_inputs=8):
                 v += values.pop(links[link])  # computed before, and used once
             if region == len(rows) - 1:
                 assert out is None
-                out = torch.logsumexp(v + torch.log(circuit.root_weight.detach().double()).T, 0)
+                mix = circuit.root_weight.detach().double()[product]
+                out = torch.logsumexp(v + torch.log(mix)[:, None], 0)
                 break
             values[region] = torch.log(weights[region] @ torch.exp(v)) if region < len(weights) else v
             arrived[parent] += 1
@@ -102,6 +106,45 @@ def layout_with(children, root):
 def test_what_is_no_tree_is_refused(children, root, message):
     with pytest.raises(ValueError, match=message):
         layout_with(children, root).parents()
+
+
+def mixture(units=3, categories=3, trees=3, seed=0):
+    """Trees that differ, mixed unevenly; on one root product hangs nothing but inputs."""
+    random = np.random.default_rng(seed)
+    shapes = [(EDGES, t) for t in range(trees - 1)] + [([(0, v) for v in range(1, len(PARENTS))], 0)]
+    graph, _ = tree_regions(len(PARENTS), shapes)
+
+    def simplex(*shape):
+        w = random.uniform(0.1, 1.0, shape)
+        return w / w.sum(-1, keepdims=True)
+
+    inputs = InputLayer(
+        graph.input_variables, "categorical", probs=simplex(trees * len(PARENTS), units, categories)
+    )
+    weights = [simplex(len(level), units, units) for level in graph.levels]
+    return Circuit(graph, inputs, weights, simplex(1, trees * units).reshape(trees, units))
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_mixture_of_trees_is_one_walk_a_tree(ordered, reference):
+    circuit = mixture()
+    x = np.random.default_rng(1).integers(0, 3, (9, len(PARENTS)))
+    parts = [walk(circuit, torch.as_tensor(x), ordered, product=p) for p in range(3)]
+    torch.testing.assert_close(
+        torch.logsumexp(torch.stack(parts), 0), reference(circuit, x), rtol=0, atol=1e-10
+    )
+
+
+def test_regions_that_nothing_is_made_of_are_left_out(reference):
+    graph = RegionGraph(3, (0, 1, 2, 1), (((1,), (3,)), ((3, 2), (5,))), ((0, 6),))
+    w = np.random.default_rng(0).uniform(0.1, 1.0, (4, 2, 2))
+    w /= w.sum(-1, keepdims=True)
+    inputs = InputLayer(graph.input_variables, "categorical", probs=w[:, :, [0, 1]])
+    circuit = Circuit(graph, inputs, [w[:2], w[2:]], np.array([[0.25, 0.75]]))
+    assert executor.regions_below(circuit, 0) == [0, 2, 3, 6]
+    x = np.array([[0, 1, 0], [1, 1, 1], [0, 0, 1]])
+    got = walk(circuit, torch.as_tensor(x))
+    torch.testing.assert_close(got, reference(circuit, x), rtol=0, atol=1e-10)
 
 
 def test_a_circuit_on_the_cpu_is_left_to_the_layers():

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from pfkit.circuits import Circuit, InputLayer, executor, hclt, tree_regions  # noqa: E402
+from pfkit.circuits import Circuit, InputLayer, RegionGraph, executor, hclt, tree_regions  # noqa: E402
 from pfkit.circuits.executor_plan import ForwardPlan, Layout, Shape, default_shape  # noqa: E402
 from pfkit.circuits.propagate import upward  # noqa: E402
 
@@ -122,6 +122,21 @@ def test_parameters_that_change_in_place_are_seen():
     compare(circuit, x, 2e-5)
 
 
+@pytest.mark.parametrize("units", [20, 64, 100, 128, 512])
+def test_one_parameter_that_changes_is_seen(units):
+    circuit, x = circuit_of(units), data(50)
+    compare(circuit, x, 2e-5)
+    for parameter in (circuit.inputs.probs, *(layer.weight for layer in circuit.sums)):
+        for place in ((0, 0, 0), (-1, -1, -1), (0, units // 2, 3)):
+            with torch.no_grad():
+                before = circuit.log_prob(x)
+                parameter[place] *= 1e5
+                assert not torch.equal(circuit.log_prob(x), before)
+            compare(circuit, x, 5e-5)
+            with torch.no_grad():
+                parameter[place] /= 1e5
+
+
 def test_weights_above_what_float16_holds():
     circuit, x = circuit_of(64), data(50)
     with torch.no_grad():
@@ -148,6 +163,46 @@ def test_values_of_all_regions(units):
         expected, expected_root = exact(circuit, x)
     torch.testing.assert_close(values.double(), expected, rtol=0, atol=3e-5)
     torch.testing.assert_close(root.double(), expected_root, rtol=0, atol=3e-5)
+
+
+@pytest.mark.parametrize("units", [1, 20, 64, 128, 512])
+def test_a_mixture_of_trees(units):
+    random = np.random.default_rng(3)
+
+    def simplex(*shape):
+        w = np.exp(random.standard_normal(shape))
+        return torch.as_tensor(w / w.sum(-1, keepdims=True), dtype=torch.float32)
+
+    graph, _ = tree_regions(V, [(EDGES, 0), ([(0, v) for v in range(1, V)], 3), (EDGES, 14)])
+    inputs = InputLayer(graph.input_variables, "categorical", probs=simplex(3 * V, units, 5))
+    weights = [simplex(len(level), units, units) for level in graph.levels]
+    circuit = Circuit(graph, inputs, weights, simplex(1, 3 * units).reshape(3, units)).cuda()
+    x = data(130)
+    compare(circuit, x, 2e-5)
+    with torch.no_grad():
+        values, root = executor.values(circuit, x)
+        expected, expected_root = exact(circuit, x)
+        circuit.root_weight[1] = 0  # a tree of no weight adds nothing
+    torch.testing.assert_close(values.double(), expected, rtol=0, atol=3e-5)
+    torch.testing.assert_close(root.double(), expected_root, rtol=0, atol=3e-5)
+    compare(circuit, x, 2e-5)
+    with torch.no_grad():
+        circuit.inputs.probs[:, :, 2] = 0
+    assert bool((exact(circuit, x)[1] == -torch.inf).any())
+    compare(circuit, x, 2e-5)
+
+
+def test_regions_that_nothing_is_made_of():
+    graph = RegionGraph(3, (0, 1, 2, 1), (((1,), (3,)), ((3, 2), (5,))), ((0, 6),))
+    w = torch.full((4, 32, 32), 1 / 32)
+    inputs = InputLayer(graph.input_variables, "categorical", probs=torch.full((4, 32, 5), 0.2))
+    circuit = Circuit(graph, inputs, [w[:2], w[2:]], torch.full((1, 32), 1 / 32)).cuda()
+    x = torch.tensor([[0, 1, 4], [3, 3, 2]]).cuda()
+    compare(circuit, x, 5e-6)
+    with torch.no_grad():
+        values, _ = executor.values(circuit, x)
+    outside = torch.isnan(values).flatten(1).all(1).cpu()
+    assert outside.nonzero().flatten().tolist() == [1, 4, 5, 7]
 
 
 def test_what_is_not_covered_is_left_to_the_layers():

@@ -28,12 +28,11 @@ def by_differences(circuit, x, up):
             out[name] = torch.zeros_like(parameter)
             for place in np.ndindex(*parameter.shape):
                 kept = float(parameter[place])
-                ends = []
-                for value in (0.0, 1.0):
-                    parameter[place] = value
-                    ends.append(circuit.log_prob(x).exp())
+                other = 0.0 if kept > 0.5 else 1.0
+                parameter[place] = other
+                slope = (circuit.log_prob(x).exp() - p) / (other - kept)
                 parameter[place] = kept
-                out[name][place] = (up * (ends[1] - ends[0]) / p)[possible].sum()
+                out[name][place] = (up * slope / p)[possible].sum()
     return out
 
 

@@ -14,10 +14,11 @@ Nothing is approximated: no gradient is filtered, sums over positions and over t
 float32, and equal calls on one device give equal bits (no atomics).
 
 **Scratch.** `memory` is a budget in bytes for all that is neither an input nor a returned gradient. None
-takes what full speed needs (chunks of 32 to 56 MiB, for 16-bit training the float32 sum of the gradient of
-`hidden`, and the logits themselves if they are no more than 256 MiB). Less makes smaller chunks; more keeps
-logits from forward to backward, and each kept chunk saves its product. The library of matrix products has its
-own workspace, which torch counts once a process.
+takes what full speed needs without whole logits: chunks of 32 MiB, in backward of 56 MiB or 3584 columns, the
+float32 sum of the gradient of 16-bit `hidden`, and the logits themselves if they are no more than 256 MiB.
+Less makes smaller chunks; more keeps logits from forward to backward, and each kept chunk saves its product:
+``len(targets) * len(weight) * itemsize + 300e6`` bytes keep them all, which float32 training gains most by.
+The library of matrix products has its own workspace, which torch counts once a process.
 
 **Precision.** A chunk is rounded to the inputs' dtype unless ``logits_dtype=torch.float32``; a 16-bit logit
 of magnitude 16 then errs by up to 2**-4 (bfloat16) or 2**-7 (float16), as in torch's own layers. On Hopper

@@ -12,7 +12,8 @@ columns at a time. What that takes, in bytes of scratch:
 
 Chunks of about 32 MiB stay in the second-level cache of a large GPU between the product that writes them and
 the kernel that reads them. In backward wider ones are better: each adds once to the sum of the hidden states'
-gradient, which is read and written whole for it. A plan depends on shapes and the budget, never on data:
+gradient, which is read and written whole for it, so what counts there is the number of columns. Where all logits
+are kept, fewer chunks also mean fewer launches; such problems are small. A plan depends on shapes and the budget, never on data:
 equal calls cut equally, and backward meets the chunks that forward kept.
 """
 
@@ -22,9 +23,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 CHUNK_BYTES = 32 << 20
-BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given
+BACKWARD_BYTES = 56 << 20  # of a chunk in backward where no budget is given, or, if that is more,
+BACKWARD_COLUMNS = 3584  # so many columns: the sum's traffic is then a fifth of its product's time
 KEPT_BYTES = 256 << 20  # logits that are kept where no budget is given
-WIDEST_BYTES = 128 << 20  # beyond this, keeping logits is the better use of memory
+WIDEST_BYTES = 128 << 20  # beyond this, and so many columns, keeping logits is the better use of memory
 ROW_BYTES = 24
 STEPS = (256, 64, 8)  # columns; the products' tiles are 64 to 256 wide, vectors 8
 COMFORTABLE = 1024  # columns below which the rows are cut first, where they can be
@@ -116,9 +118,11 @@ def make(
         if gradient:
             everything = rows * padded(vocabulary) * size
             memory = ROW_BYTES * rows + (4 * rows * hidden if sums else 0)
-            memory += max(BACKWARD_BYTES, rows * 64 * size)
+            chunk = max(BACKWARD_BYTES, rows * BACKWARD_COLUMNS * size)
             if everything <= KEPT_BYTES:
+                chunk = WIDEST_BYTES
                 memory += everything
+            memory += min(chunk, everything)
     elif memory < (needed := least(rows, hidden, vocabulary, size, gradient=gradient, sums=sums)):
         raise ValueError(
             f"memory={memory} bytes is too little for {rows} rows of {vocabulary} logits: "
@@ -142,11 +146,12 @@ def make(
             _width(min(free - 4 * block * hidden, CHUNK_BYTES), block, size, vocabulary), memory,
         )  # fmt: skip
     everything = rows * padded(vocabulary) * size
+    widest = max(WIDEST_BYTES, rows * BACKWARD_COLUMNS * size)
     spare = free - total - everything  # for one chunk, if all logits are kept
     if spare >= rows * min(COMFORTABLE, padded(vocabulary)) * size:
-        width = _width(min(spare, WIDEST_BYTES), rows, size, vocabulary)
+        width = _width(min(spare, widest), rows, size, vocabulary)
         return Plan(rows, vocabulary, rows, width, len(spans(vocabulary, width)), memory=memory)
-    width = _width(min(free - total, WIDEST_BYTES), rows, size, vocabulary)
+    width = _width(min(free - total, widest), rows, size, vocabulary)
     kept = (free - total) // (rows * padded(width) * size) - 1
     return Plan(rows, vocabulary, rows, width, min(kept, vocabulary // width), memory=memory)
 

@@ -69,8 +69,16 @@ def test_small_logits_are_kept_by_default():
     plan = linear_plan.make(64, 32, 1000, 4, gradient=True)
     assert plan.width == 1000 and plan.kept == 1
     plan = linear_plan.make(4096, 4096, 32000, 2, gradient=True, sums=True)
-    assert plan.kept == len(plan.chunks())
+    assert plan.kept == len(plan.chunks()) == 2
     assert linear_plan.make(8192, 4096, 32000, 2, gradient=True, sums=True).kept == 0
+
+
+@pytest.mark.parametrize(("rows", "size"), [(8192, 4), (16384, 2), (16384, 4), (1 << 18, 2)])
+def test_chunks_of_many_rows_are_wide_in_backward(rows, size):
+    plan = linear_plan.make(rows, 4096, 128256, size, gradient=True, sums=size == 2)
+    assert plan.width == linear_plan.BACKWARD_COLUMNS
+    assert plan.kept == plan.block == 0
+    assert backward_bytes(plan, 4096, size, size == 2) <= plan.memory
 
 
 def test_a_tight_budget_sums_the_hidden_gradient_in_blocks():

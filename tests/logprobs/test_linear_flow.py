@@ -177,6 +177,7 @@ def test_forward_in_blocks_of_rows(played, monkeypatch, at_once):
 def test_kept_logits_go_through_the_fused_kernel_in_chunks_of_whole_tiles(played, monkeypatch):
     monkeypatch.setattr(linear_fused, "applies", lambda *a: True)
     monkeypatch.setattr(linear_plan, "WIDEST_BYTES", 200_000)
+    monkeypatch.setattr(linear_plan, "BACKWARD_COLUMNS", 256)
     linear_plan.remembered.cache_clear()
     plan, loss, want, grads, exact = run(torch.bfloat16, 700_000, None, Terms(vocabulary=VOCABULARY), False)
     linear_plan.remembered.cache_clear()

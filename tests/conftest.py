@@ -9,6 +9,17 @@ import pytest
 from pfkit_ext import _cpu
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """Each test runs on the CPU and, where there is one, on the GPU."""
+    if request.param == "cuda":
+        from pfkit.lse import cuda
+
+        if cuda.missing():
+            pytest.skip(cuda.missing())
+    return request.param
+
+
 @pytest.fixture(scope="session")
 def at_every_level():
     """at_every_level(code, *arguments): what the program prints, by the SIMD level it ran at."""

@@ -1,19 +1,8 @@
-"""What the log-probability tests share: both devices, and a float64 reference from torch's operations."""
+"""What the log-probability tests share: inputs, and a float64 reference from torch's operations."""
 
 import math
 
 import pytest
-
-
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request):
-    """Each test runs on the CPU and, where there is one, on the GPU."""
-    if request.param == "cuda":
-        from pfkit.lse import cuda
-
-        if cuda.missing():
-            pytest.skip(cuda.missing())
-    return request.param
 
 
 @pytest.fixture(scope="session")

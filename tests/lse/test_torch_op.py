@@ -1,4 +1,4 @@
-"""log-sum-exp of torch tensors on the CPU: values, gradients of every order, transforms, and serving torch
+"""log-sum-exp of torch tensors, mostly on the CPU: values, gradients of every order, transforms, and serving torch
 itself.
 """
 
@@ -171,11 +171,11 @@ def test_gradient_of_int_is_its_own_weights_and_sums_to_one():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("lse", KERNELS)
-def test_operators_keep_their_contract(lse, dtype):
+def test_operators_keep_their_contract(lse, dtype, device):
     for x, dims in (
-        (random(3, 4, dtype=dtype), [1]),
-        (random(0, 3, dtype=dtype), [1]),
-        (random(4, 6, dtype=dtype).t()[::2], [0]),
+        (random(3, 4, dtype=dtype).to(device), [1]),
+        (random(0, 3, dtype=dtype).to(device), [1]),
+        (random(4, 6, dtype=dtype).to(device).t()[::2], [0]),
     ):
         torch.library.opcheck(torch.ops.pfkit.logsumexp.default, (x.requires_grad_(), dims, lse, None))
         x = x.detach()
@@ -185,7 +185,7 @@ def test_operators_keep_their_contract(lse, dtype):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_torchs_own_samples():
+def test_torchs_own_samples(device):
     invocations = pytest.importorskip("torch.testing._internal.common_methods_invocations")
     (info,) = [op for op in invocations.op_db if op.name == "logsumexp"]
     seen = 0
@@ -199,7 +199,7 @@ def test_torchs_own_samples():
         torch.complex64,
     ):
         tolerance = {torch.float64: 1e-12, torch.float16: 2e-3, torch.bfloat16: 2e-2}.get(dtype, 1e-5)
-        for sample in info.sample_inputs("cpu", dtype, requires_grad=False):
+        for sample in info.sample_inputs(device, dtype, requires_grad=False):
             want = torch.logsumexp(sample.input, *sample.args, **sample.kwargs)
             with pfkit.override_torch():
                 got = torch.logsumexp(sample.input, *sample.args, **sample.kwargs)

@@ -1,5 +1,5 @@
-"""log-sum-exp of torch tensors, mostly on the CPU: values, gradients of every order, transforms, and serving torch
-itself.
+"""log-sum-exp of torch tensors, most of it on the CPU: values, gradients of every order, transforms, and
+serving torch itself.
 """
 
 import math

@@ -13,8 +13,8 @@ columns at a time. What that takes, in bytes of scratch:
 Chunks of about 32 MiB stay in the second-level cache of a large GPU between the product that writes them and
 the kernel that reads them. In backward wider ones are better: each adds once to the sum of the hidden states'
 gradient, which is read and written whole for it, so what counts there is the number of columns. Where all
-logits are kept, fewer chunks also mean fewer launches; such problems are small. A plan depends on shapes and the
-budget, never on data: equal calls cut equally, and backward meets the chunks that forward kept.
+logits are kept, fewer chunks also mean fewer launches; such problems are small. A plan depends on shapes and
+the budget, never on data: equal calls cut equally, and backward meets the chunks that forward kept.
 """
 
 from __future__ import annotations

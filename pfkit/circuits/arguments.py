@@ -32,6 +32,8 @@ def as_tensor(x: Any, name: str, *, missing: bool = True) -> torch.Tensor:
         if t.is_meta:
             raise TypeError(f"{name} has no values: it is on the meta device")
     else:
+        if isinstance(x, (list, tuple)) and any(isinstance(row, np.ma.MaskedArray) for row in x):
+            x = np.ma.stack(x)  # asarray would read what lies under the masks
         if isinstance(x, np.ma.MaskedArray) and x.dtype.kind in "biuf":
             x = np.ma.filled(x.astype(np.float64), np.nan)  # what is masked is missing
         a = np.asarray(x)

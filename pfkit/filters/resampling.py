@@ -176,7 +176,7 @@ def resample(
     (2^-53) of the largest. All arithmetic after that is exact.
     """
     function = check_scheme(scheme)
-    hidden = np.ma.getmask(weights)  # of a masked array, also within a list of them
+    hidden = np.ma.getmask(weights)
     if np.any(hidden):
         raise ValueError(
             f"weights must not be masked, and {np.count_nonzero(hidden)} are; where a masked particle has no "

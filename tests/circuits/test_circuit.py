@@ -54,6 +54,7 @@ def test_the_forms_of_data_agree(small, rows):
     assert circuit.log_prob(np.empty((0, 6))).shape == (0,)
     assert torch.equal(circuit.log_prob(whole.astype(">f8")), want)
     assert torch.equal(circuit.log_prob(np.ma.array(full, mask=np.isnan(x))), want)
+    assert torch.equal(circuit.log_prob(list(np.ma.array(full, mask=np.isnan(x)))), want)
     whole.flags.writeable = False
     assert torch.equal(circuit.log_prob(whole), want)  # without a warning
 

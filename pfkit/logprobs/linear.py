@@ -114,10 +114,10 @@ def linear_cross_entropy(
     """
     if reduction not in ("mean", "sum", "none"):
         raise ValueError(f"reduction must be 'mean', 'sum' or 'none', got {reduction!r}")
-    key = linear_ready.call_key(
-        hidden, weight, targets, bias, ignore_index, label_smoothing, softcap, 1.0, z_loss, logits_dtype,
-        memory,
+    options = (
+        type(ignore_index), ignore_index, label_smoothing, softcap, 1.0, z_loss, logits_dtype, memory
     )  # fmt: skip
+    key = options if bias is None else None
     loss = linear_ready.rows_of_loss(key, hidden, weight, targets, reduction == "none")
     if loss is not None:
         return _reduced(loss.view(targets.shape), targets, reduction, ignore_index)
@@ -166,9 +166,8 @@ def linear_log_probs(
     TypeError, ValueError, NotImplementedError
         As :func:`linear_cross_entropy`; ValueError for a temperature out of range.
     """
-    key = linear_ready.call_key(
-        hidden, weight, targets, bias, ignore_index, 0.0, softcap, temperature, 0.0, logits_dtype, memory
-    )
+    options = (type(ignore_index), ignore_index, 0.0, softcap, temperature, 0.0, logits_dtype, memory)
+    key = options if bias is None else None
     loss = linear_ready.rows_of_loss(key, hidden, weight, targets, False)
     if loss is not None:
         return (0 - loss).reshape(targets.shape)

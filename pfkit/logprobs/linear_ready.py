@@ -2,14 +2,15 @@
 same options, no gradient, and the fused kernel takes all rows at once.
 
 What a call needs has then been checked and chosen, and the GPU waits for nothing but its first launch: one
-allocation stands before it, everything else comes while the kernel runs.
+comparison and one allocation stand before it, everything else comes while the kernel runs.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.autograd import forward_ad
 
 from ..lse import torch_op
 from . import linear_fused as fused
@@ -18,7 +19,8 @@ from .linear_op import make_plan
 from .linear_terms import Terms, terms_of
 
 _Tensor = torch.Tensor
-_MOST = 1024  # calls remembered
+_MOST = 256  # options remembered
+_SHAPES = 8  # calls remembered for each, the last ones
 _PLACES = 64  # operands remembered for each: a launch knows where its matrices lie
 
 
@@ -62,56 +64,73 @@ class Ready:
         return found
 
 
-_calls: dict[Any, Ready] = {}
+class _Call(NamedTuple):
+    """A call that was made and can be made again."""
+
+    same: Any  # whether three tensors have the shapes, strides, types and places of that call's
+    needs: bool  # whether one of its tensors wants a gradient
+    ready: Ready
 
 
-def call_key(hidden: _Tensor, weight: _Tensor, targets: _Tensor, bias: _Tensor | None, *options: Any) -> Any:
-    """What two calls must share for the second to be ready once the first was made; None if this one can be
-    neither. A flag among the options is no key: True equals 1.
-    """
-    if (
-        torch.compiler.is_compiling()
-        or type(hidden) not in (_Tensor, torch.nn.Parameter)
-        or type(weight) not in (_Tensor, torch.nn.Parameter)
-        or type(targets) is not _Tensor
-        or bias is not None
-        or not hidden.is_cuda
-        or (torch.is_grad_enabled() and (hidden.requires_grad or weight.requires_grad))
-        or torch_op._dispatch_modes()
-        or torch_op._function_modes()
-        or torch_op._autocast()
-        or torch_op._transformed()
-        or bool in map(type, options)
-    ):
-        return None
-    return (
-        hidden.shape, hidden.stride(), hidden.dtype, hidden.get_device(), weight.shape, weight.stride(),
-        weight.dtype, weight.get_device(), targets.shape, targets.stride(), targets.dtype,
-        targets.get_device(), *options,
-    )  # fmt: skip
+_calls: dict[Any, tuple[_Call, ...]] = {}  # by options, the last ones first
 
 
-def rows_of_loss(key: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, alone: bool) -> _Tensor | None:
-    """The loss of every row, if a call with this key was made before and can be made now."""
-    if key is None:
+def rows_of_loss(
+    options: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, alone: bool
+) -> _Tensor | None:
+    """The loss of every row, if a call like this was made before and can be made now."""
+    if torch.compiler.is_compiling():
         return None
     try:
-        ready = _calls.get(key)
+        known = _calls.get(options, ())
     except TypeError:  # options that cannot be a key: the checks will name them
         return None
-    if ready is None or ready.index != torch_op._current_device() or not fused.ENABLED:
+    for call in known:
+        if call.same(hidden, weight, targets):
+            if (
+                (call.needs and torch.is_grad_enabled())
+                or torch_op._function_modes()
+                or forward_ad._current_level >= 0
+                or call.ready.index != torch_op._current_device()
+                or not fused.ENABLED
+            ):
+                return None
+            return call.ready(hidden, weight, targets, alone)
+    return None
+
+
+def guard(*tensors: _Tensor) -> Any:
+    """What says whether other tensors are like these: types, shapes, strides, devices, whether they want a
+    gradient, and all that torch's dispatcher goes by (subclasses, modes, transforms, autocast). One call into
+    torch in place of a dozen, none of which a processor that has waited for the GPU has at hand. None where
+    this torch has no such thing.
+    """
+    try:
+        from torch._C._dynamo.guards import TensorGuards
+
+        sizes: Any = [list(x.shape) for x in tensors]
+        strides: Any = [list(x.stride()) for x in tensors]
+        found = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
+        return found.check if found.check(*tensors) else None
+    except (ImportError, AttributeError, TypeError, RuntimeError):
         return None
-    return ready(hidden, weight, targets, alone)
 
 
 def remember(
-    key: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, cap: float, scale: float, smoothing: float,
-    z: float, ignore_index: int, logits_dtype: torch.dtype | None, memory: int | None,
+    options: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, cap: float, scale: float,
+    smoothing: float, z: float, ignore_index: int, logits_dtype: torch.dtype | None, memory: int | None,
 ) -> None:  # fmt: skip
-    """Make the next call with this key ready, if the fused kernel takes it whole and nothing is copied.
-
-    The tensors are the call's own, its arguments have been checked.
+    """Make the next call with these options and such tensors ready, if the fused kernel takes it whole and
+    nothing is copied. The tensors are the call's own, its arguments have been checked.
     """
+    if torch.compiler.is_compiling() or not hidden.is_cuda or torch_op._transformed():
+        return
+    needs = hidden.requires_grad or weight.requires_grad
+    if (needs and torch.is_grad_enabled()) or torch_op._dispatch_modes() or torch_op._function_modes():
+        return
+    plain = (_Tensor, torch.nn.Parameter)
+    if not all(type(x) in plain for x in (hidden, weight, targets)):
+        return
     if targets.dtype != torch.int64 or not targets.is_contiguous() or not hidden.numel():
         return
     if hidden.dim() != 2 and not hidden.is_contiguous():
@@ -121,6 +140,10 @@ def remember(
     plan = make_plan(rows, weight, logits_dtype, -1 if memory is None else int(memory), False)
     if fused.rows_at_once(rows, weight, terms, plan.memory) < len(rows):
         return
-    if len(_calls) >= _MOST:  # callers with ever-changing shapes
+    same = guard(hidden, weight, targets)
+    if same is None:
+        return
+    if len(_calls) >= _MOST:  # callers with ever-changing options
         _calls.clear()
-    _calls[key] = Ready(rows, terms, plan.width)
+    known = _calls.get(options, ())
+    _calls[options] = (_Call(same, needs, Ready(rows, terms, plan.width)), *known[: _SHAPES - 1])

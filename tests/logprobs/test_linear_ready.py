@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from pfkit.logprobs import linear_fused, linear_ready  # noqa: E402
 from pfkit.logprobs.linear import linear_cross_entropy, linear_log_probs  # noqa: E402
 from pfkit.logprobs.linear_terms import Terms  # noqa: E402
@@ -86,16 +88,47 @@ def test_matrices_that_lie_askew_are_not_launched(monkeypatch):
 
 def test_calls_on_the_cpu_are_not_remembered():
     x, w, t = problem("cpu", torch.float32)
-    assert linear_ready.call_key(x, w, t, None, -100) is None
+    linear_ready._calls.clear()
     linear_cross_entropy(x, w, t)
-    assert not any(key[3] < 0 for key in linear_ready._calls)
+    assert not linear_ready._calls
 
 
-def test_arguments_of_the_wrong_kind_have_no_key():
+def test_options_that_cannot_be_compared_are_no_call():
+    assert linear_ready.rows_of_loss(("a", []), *problem("cpu"), False) is None
+
+
+class Pass(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+def test_a_guard_knows_its_tensors():
     x, w, t = problem("cpu")
-    assert linear_ready.call_key([1.0], w, t, None, -100) is None
-    assert linear_ready.call_key(x, None, t, None, -100) is None
-    assert linear_ready.rows_of_loss(("a", []), x, w, t, False) is None  # not hashable
+    same = linear_ready.guard(x, w, t)
+    assert same(x, w, t) and same(x.clone(), w + 1, t.flip(0))
+    others = [
+        x[1:], x[:, :8], x.t().contiguous().t(), x.float(), x.half(), x.clone().requires_grad_(),
+        torch.nn.Parameter(x), x.clone().as_subclass(Sub), x.to("meta"), x.to_sparse(), x[None], None, 1.0,
+    ]  # fmt: skip
+    assert not any(same(other, w, t) for other in others)
+    assert not same(x, w[1:], t) and not same(x, w.t(), t) and not same(x, w.float(), t)
+    assert not same(x, w, t[1:]) and not same(x, w, t.int()) and not same(x, w, t.repeat(2)[::2])
+    with torch.no_grad():
+        assert same(x, w, t)
+        needing = linear_ready.guard(x.clone().requires_grad_(), w, t)
+        assert needing(x.clone().requires_grad_(), w, t) and not needing(x, w, t)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert not same(x, w, t)
+    with Pass():
+        assert not same(x, w, t)
+    inside = []
+    torch.func.grad(lambda z: inside.append(same(x, w, t)) or z.sum())(torch.ones(3))
+    torch.func.vmap(lambda z: inside.append(same(x, w, t)) or z)(torch.ones(3))
+    assert inside == [False, False]
 
 
 # --- on a GPU ---
@@ -111,16 +144,20 @@ def calls():
     return linear_ready._calls
 
 
+def count(calls):
+    return sum(map(len, calls.values()))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_again_the_same_bits(calls, reduction):
     x, w, t = problem("cuda")
     first = linear_cross_entropy(x, w, t, reduction=reduction)
-    assert len(calls) == 1
+    assert count(calls) == 1
     others = problem("cuda", seed=1)
     for given in ((x, w, t), (x.clone(), w.clone(), t.clone()), others):
         again = linear_cross_entropy(*given, reduction=reduction)
-        assert len(calls) == 1
+        assert count(calls) == 1
         if given is not others:
             assert torch.equal(again, first)
         saved = dict(calls)
@@ -134,10 +171,10 @@ def test_leading_dimensions_and_log_probs(calls):
     x, w, t = problem("cuda")
     x, t = x.view(3, 100, HIDDEN), t.view(3, 100)
     first = linear_log_probs(x, w, t)
-    assert len(calls) == 1
+    assert count(calls) == 1
     assert torch.equal(linear_log_probs(x, w, t), first)
     rows = linear_cross_entropy(x, w, t, reduction="none")
-    assert len(calls) == 1  # the same launches
+    assert count(calls) == 1  # the same launches
     assert rows.shape == t.shape
     assert torch.equal(0 - rows, first)
     exact = torch.log_softmax(x.double() @ w.double().t(), -1)
@@ -153,6 +190,10 @@ def test_what_needs_more_is_not_ready(calls):
     loss = linear_cross_entropy(needing, w, t)
     assert loss.requires_grad
     assert abs(float(loss.detach() - wanted)) < 5e-3  # its logits are kept, and rounded for that
+    with torch.no_grad():
+        assert all(torch.equal(linear_cross_entropy(needing, w, t), wanted) for _ in range(2))
+    assert count(calls) == 2
+    assert linear_cross_entropy(needing, w, t).requires_grad  # though a call without has been made ready
     with pytest.raises(TypeError, match="ignore_index"):
         linear_cross_entropy(x, w, t, ignore_index=True)
     with pytest.raises(ValueError, match="memory"):
@@ -188,9 +229,9 @@ def test_matrices_that_must_be_copied_are_not_ready(calls):
     for _ in range(2):  # rows apart, each whole
         wide_w[:, :HIDDEN], wide_w[:, HIDDEN:] = w, 0
         assert float(linear_cross_entropy(x, wide_w[:, :HIDDEN], t)) == wanted
-    assert len(calls) == 1
+    assert count(calls) == 1
     assert torch.equal(linear_cross_entropy(x, w, t.int()), linear_cross_entropy(x, w, t))
-    assert len(calls) == 2
+    assert count(calls) == 2
 
 
 @pytest.mark.gpu

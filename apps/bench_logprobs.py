@@ -264,7 +264,6 @@ class Problem:
 
         return call
 
-
     def products(self, gradients: bool) -> Callable[[], Any]:
         """The matrix products that no way to the loss can do without, into memory that is there."""
         import torch

@@ -78,9 +78,11 @@ def hidden_states(tokens: list[int]) -> np.ndarray:
         x = x + mixed.reshape(length, -1).astype(np.float32) @ w[block + "attn_output.weight"].T
         y = norm(x, block + "ffn_norm.weight")
         gate = y @ w[block + "ffn_gate.weight"].T
-        x = x + (gate / (1 + np.exp(-gate)) * (y @ w[block + "ffn_up.weight"].T)) @ w[
-            block + "ffn_down.weight"
-        ].T
+        x = (
+            x
+            + (gate / (1 + np.exp(-gate)) * (y @ w[block + "ffn_up.weight"].T))
+            @ w[block + "ffn_down.weight"].T
+        )
     return norm(x, "output_norm.weight")
 
 

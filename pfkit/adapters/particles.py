@@ -3,6 +3,8 @@
     from particles import state_space_models as ssm
     pf = pfkit.ParticleFilter(from_particles(ssm.StochVol(mu=-1.0, rho=0.9, sigma=0.3)), 10_000, lse="int")
     pf.run(data)
+
+The model's own methods are called, on whole blocks of particles; all the rest of the step is compiled.
 """
 
 from __future__ import annotations

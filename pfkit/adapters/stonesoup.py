@@ -2,6 +2,8 @@
 
     updater = ParticleUpdater(measurement_model, resampler=stonesoup_resampler("systematic"))
     indexes = resample_indices(weights)              # instead of filterpy.monte_carlo.systematic_resample
+
+Ancestors come from pfkit's integer CDF: index N cannot occur, and weights need not sum to 1.
 """
 
 from __future__ import annotations

@@ -122,8 +122,7 @@ class TensorLSEState:
         return self
 
     def combine(self, other: TensorLSEState) -> TensorLSEState:
-        """A new state of both states' values; in bits associative and commutative for "int" at one reference.
-        """
+        """A new state of both states' values; for "int" at one reference, the same bits in any order."""
         if not isinstance(other, TensorLSEState):
             raise TypeError(f"a state on tensors combines with its like, got {type(other).__name__}")
         mine, theirs = ((s.lse, s.dtype, s.shape) for s in (self, other))

@@ -608,9 +608,7 @@ def logsumexp_tensor(
                 space = torch.empty(launches.workspace, dtype=torch.uint8, device=value.device)
                 launches(source, value.data_ptr(), 0, 0, space.data_ptr())
             elif launches.steps[0](_raw_stream(index), source, value.data_ptr()):
-                launches(
-                    source, value.data_ptr()
-                )  # again: make a context current, or name the error
+                launches(source, value.data_ptr())  # again: make a context current, or name the error
             return value
     return _general(a, dim, keepdim, lse, out, dtype)
 

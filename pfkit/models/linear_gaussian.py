@@ -149,9 +149,7 @@ class LinearGaussian(StateSpaceModel):
         moves = (self.transition_matrix, self._transition_factor)
         sees = (self.observation_matrix, self.observation_cov)
         params = np.concatenate([[d, p], *(part.ravel() for part in moves + sees)])
-        return CompiledModel.ready(
-            "linear", params, state_dim=self.state_dim, noise_dim=d, observation_dim=p
-        )
+        return CompiledModel.ready("linear", params, state_dim=self.state_dim, noise_dim=d, observation_dim=p)
 
     def log_transition(self, x, x_prev, t):
         """(n,) float64, nats: log p(x_t = x | x_{t-1} = x_prev). ValueError if transition_cov is singular."""

@@ -50,8 +50,15 @@ def test_every_operation_against_python_integers(tmp_path):
     for _ in range(4000):
         w = [next(draw) for _ in range(6)]
         a, b, c, k = (w[0] << 64) | w[1], (w[2] << 64) | w[3], w[4], w[5] % 130
-        want = [(a + b) & MASK, (a - b) & MASK, (a + c) & MASK, (a & ((1 << 64) - 1)) * c, (a * c) & MASK,
-                (a << k) & MASK, a >> k]
+        want = [
+            (a + b) & MASK,
+            (a - b) & MASK,
+            (a + c) & MASK,
+            (a & ((1 << 64) - 1)) * c,
+            (a * c) & MASK,
+            (a << k) & MASK,
+            a >> k,
+        ]
         assert [int(next(lines), 16) for _ in want] == want
         less, bits, zero, rounded = next(lines).split()
         assert (int(less), int(bits), int(zero)) == (a < b, a.bit_length(), a == 0)

@@ -40,9 +40,7 @@ def test_streams_of_one_purpose_may_be_open_with_those_of_another():
 
 
 def test_keys():
-    assert (
-        np.array_equal(seed_key(3), seed_key(np.random.SeedSequence(3))) and seed_key(3).dtype == np.uint64
-    )
+    assert np.array_equal(seed_key(3), seed_key(np.random.SeedSequence(3))) and seed_key(3).dtype == np.uint64
     assert not np.array_equal(seed_key(3), seed_key(4))
     assert not np.array_equal(seed_key(None), seed_key(None))
     child = np.random.SeedSequence(3).spawn(1)[0]

@@ -48,9 +48,7 @@ def counters(n, group=0, stream_number=5, key=123):
     return np.array([_cpu.philox4x32(key, 32 * group + c, stream_number) for c in range(n)], np.uint64)
 
 
-@pytest.mark.parametrize(
-    "group", [0, 3, 2**27 - 1, 2**40]
-)  # 2**27 - 1: the low word wraps next
+@pytest.mark.parametrize("group", [0, 3, 2**27 - 1, 2**40])  # 2**27 - 1: the low word wraps next
 def test_vector_code_uses_the_counters_documented(group):
     w = counters(64, group)
     pairs = np.concatenate([h for half in (w[:32], w[32:]) for h in (half[:, :2], half[:, 2:])])
@@ -69,9 +67,7 @@ def ulps(got, exact):
 
 
 def minus_log(high, low):  # the uniform is rounded to a double first
-    return -mpmath.log(
-        mpmath.mpf(float((high << 32 | low) | 1)) / 2**64
-    )
+    return -mpmath.log(mpmath.mpf(float((high << 32 | low) | 1)) / 2**64)
 
 
 def test_float64_normals_and_exponentials_are_the_formula():

@@ -3,7 +3,6 @@
 Accuracy against exact values over many inputs is in tests/accuracy/test_lse_accuracy.py.
 """
 
-
 import mpmath
 import numpy as np
 import pytest

@@ -487,5 +487,5 @@ def _named(b: int, call: Any, *arguments: Any, **keywords: Any) -> Any:
     try:
         return call(*arguments, **keywords)
     except (FilterCollapse, InvalidWeight) as error:
-        error.filter = b  # type: ignore[union-attr]
+        error.filter = b
         raise

@@ -30,9 +30,12 @@ class FilterCollapse(ArithmeticError):
         Number of particles with log-weight -inf: all of them.
     result : FilterResult or None
         Set by ``run``: the record of the steps before this one.
+    filter : int or None
+        Set by a bank: which of its filters failed.
     """
 
     result: Any = None
+    filter: int | None = None
 
     def __init__(self, step: int, observation: Any, n_dead: int):
         self.step, self.observation, self.n_dead = step, observation, n_dead
@@ -43,7 +46,7 @@ class FilterCollapse(ArithmeticError):
         )
 
     def __reduce__(self):
-        return type(self), (self.step, self.observation, self.n_dead)
+        return type(self), (self.step, self.observation, self.n_dead), self.__dict__
 
 
 class InvalidWeight(ArithmeticError):
@@ -63,9 +66,12 @@ class InvalidWeight(ArithmeticError):
         That particle's state, shape (d,), or a float for scalar states.
     result : FilterResult or None
         Set by ``run``: the record of the steps before this one.
+    filter : int or None
+        Set by a bank: which of its filters failed.
     """
 
     result: Any = None
+    filter: int | None = None
 
     def __init__(self, step: int, observation: Any, particle: int, value: float, state: Any):
         self.step, self.observation, self.particle = step, observation, particle
@@ -76,7 +82,8 @@ class InvalidWeight(ArithmeticError):
         )
 
     def __reduce__(self):
-        return type(self), (self.step, self.observation, self.particle, self.value, self.state)
+        arguments = self.step, self.observation, self.particle, self.value, self.state
+        return type(self), arguments, self.__dict__
 
 
 class CollapseWarning(RuntimeWarning):

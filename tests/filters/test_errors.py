@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from pfkit import FilterCollapse, InvalidWeight, ParticleFilter, StateSpaceModel
+from pfkit import FilterBank, FilterCollapse, InvalidWeight, LocalLevel, ParticleFilter, StateSpaceModel
 
 
 def test_collapse():
@@ -19,6 +19,17 @@ def test_invalid_weight():
     assert (error.step, error.observation, error.particle) == (3, 1.5, 17) and np.isnan(error.value)
     assert error.state.tolist() == [0.5, 2.0]
     assert all(word in str(error) for word in ("step 3", "particle 17", "nan", "0.5", "1.5"))
+
+
+def test_what_a_run_and_a_bank_add_travels_too():
+    bank = FilterBank([LocalLevel(1.0, 1.0), LocalLevel(1.0, 1e-9)], 20, rng=0)
+    with pytest.raises(FilterCollapse) as caught:
+        bank.run([0.0, 1e160])
+    assert pickle.loads(pickle.dumps(caught.value)).filter == caught.value.filter in (0, 1)
+    with pytest.raises(FilterCollapse) as caught:
+        ParticleFilter(LocalLevel(1.0, 1.0), 20, rng=0).run([0.0, 0.1, 1e160])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert np.array_equal(again.result.increment, caught.value.result.increment) and again.filter is None
 
 
 def test_initial_of_two_axes_names_the_missing_state_dim():

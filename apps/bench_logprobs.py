@@ -9,7 +9,7 @@ token     log-probabilities of tokens from logits: gather minus logsumexp, a loo
 linear    cross-entropy of a last layer, forward: torch eager, torch.compile, Liger, cut-cross-entropy,
           torch's linear_cross_entropy, pfkit.linear_cross_entropy
 training  the same, forward and backward
-budgets   pfkit.linear_cross_entropy at several scratch budgets
+budgets   pfkit.linear_cross_entropy at several scratch budgets; for float32 inputs beside torch eager
 helion    a Helion kernel of the same name beside torch and pfkit. Its file is named by PFKIT_HELION_KERNEL
           (a module with fused_linear_cross_entropy(inputs, weight, target)), its configurations by
           PFKIT_HELION_CONFIGS, a JSON file {"fwd": {...}, "bwd": {...}} per dtype; without that Helion tunes.
@@ -47,6 +47,7 @@ PRECISIONS = ("bfloat16", "float32", "tf32")
 RESULTS = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "logprobs_h200.json"
 FORWARD_BUDGETS = {"8 MiB": 8 << 20, "9 MB": 9 * 10**6, "20 MB": 20 * 10**6, "40 MB": 40 * 10**6}
 TRAINING_BUDGETS = {"9 MB": 9 * 10**6, "200 MB": 2 * 10**8, "1 GiB": 1 << 30, "2.2 GiB": int(2.2 * 2**30)}
+FLOAT32_BUDGETS = {"1.15 GB": 1_150_000_000, "2.17 GB": 2_170_000_000, "2.4 GB": 2_400_000_000}  # 4096 rows
 COMPILING = ("torch.compile", "Liger", "cut-cross-entropy", "Helion kernel")
 ERRORS = ("loss_error", "dx_error", "dw_error")
 LARGEST_ERROR = {"bfloat16": 2e-2, "tf32": 2e-3, "float32": 2e-5}  # of a mean loss of about 12 nats
@@ -401,11 +402,22 @@ def training(found: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 
 def budgets(found: dict[str, Any], arguments: argparse.Namespace) -> None:
+    import torch
+
     problem = Problem(8192, "bfloat16")
     for gradients, sizes in ((False, FORWARD_BUDGETS), (True, TRAINING_BUDGETS)):
         calls = {f"pfkit {name}": budgeted(memory) for name, memory in sizes.items()}
         calls["pfkit default"] = budgeted(None)
         compare(found, problem, calls, arguments, gradients=gradients, rounds=7)
+    del problem
+    for precision in ("tf32", "float32"):
+        torch.cuda.empty_cache()
+        calls = {
+            "torch eager": linear_contenders(precision)[0]["torch eager"],
+            "pfkit default": budgeted(None),
+        }
+        calls |= {f"pfkit {name}": budgeted(memory) for name, memory in FLOAT32_BUDGETS.items()}
+        compare(found, Problem(4096, precision), calls, arguments, gradients=True)
 
 
 # --- a Helion kernel ---

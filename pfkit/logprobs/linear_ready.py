@@ -112,7 +112,7 @@ def guard(*tensors: _Tensor) -> Any:
         strides: Any = [list(x.stride()) for x in tensors]
         found = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         return found.check if found.check(*tensors) else None
-    except (ImportError, AttributeError, TypeError, RuntimeError):
+    except (ImportError, AttributeError, TypeError, ValueError, RuntimeError):
         return None
 
 
@@ -132,6 +132,8 @@ def remember(
     if not all(type(x) in plain for x in (hidden, weight, targets)):
         return
     if targets.dtype != torch.int64 or not targets.is_contiguous() or not hidden.numel():
+        return
+    if hidden.get_device() != torch_op._current_device():
         return
     if hidden.dim() != 2 and not hidden.is_contiguous():
         return

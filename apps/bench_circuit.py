@@ -34,19 +34,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-DATA = Path(__file__).resolve().parent.parent / "data" / "pc" / "mnist_t10k_even5000.npz"
+from .circuit_mnist import DATA, load
+from .devices import no_cuda
+
 SIZES = (32, 64, 128, 256, 512)
 KERNELS = ("torch", "fuse", "int", "int-pairwise", "fuse16", "int16")
 LEARNING_STEPS = 6
 
 
-def images(path: Path = DATA) -> Any:
-    """(5000, 784) uint8 grey values."""
-    import numpy as np
+def images() -> Any:
+    """(5000, 784) uint8 grey values, a tensor."""
     import torch
 
-    with np.load(path, allow_pickle=False) as z:
-        return torch.from_numpy(z["images"].reshape(-1, 784).copy())
+    return torch.from_numpy(load())
 
 
 def tree(x: Any) -> tuple[list[tuple[int, int]], int]:
@@ -288,10 +288,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", metavar="NAME", help="contenders whose names begin so")
     parser.add_argument("--no-pyjuice", action="store_true", help="leave PyJuice out")
     arguments = parser.parse_args(argv)
-    from pfkit.lse import cuda
-
-    if reason := cuda.missing():
-        print(f"CUDA kernels cannot run here: {reason}", file=sys.stderr)
+    if no_cuda():
         return 1
     if not DATA.exists():
         print(f"the images are not there: {DATA}", file=sys.stderr)

@@ -34,6 +34,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from .devices import no_cuda
+
 HIDDEN, VOCABULARY = 4096, 128256
 ROWS = (4096, 8192, 16384)
 TOKEN_SHAPES = (
@@ -484,10 +486,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.parts if name not in PARTS]:
         parser.error(f"unknown parts {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    from pfkit.lse import cuda
-
-    if reason := cuda.missing():
-        print(f"CUDA kernels cannot run here: {reason}", file=sys.stderr)
+    if no_cuda():
         return 1
     import torch
 

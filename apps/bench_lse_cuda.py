@@ -36,6 +36,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from .devices import no_cuda
+
 L2_BYTES = 64 << 20
 SIZES = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32000, 64000, 128256, 256000)
 OURS = ("fuse", "int", "int-pairwise", "int16")
@@ -531,12 +533,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if unknown := [name for name in arguments.tables if name not in TABLES]:
         parser.error(f"unknown tables {', '.join(unknown)}; there are {', '.join(TABLES)}")
-    from pfkit.lse import cuda
-
-    if reason := cuda.missing():
-        print(f"CUDA kernels cannot run here: {reason}", file=sys.stderr)
+    if no_cuda():
         return 1
     import torch
+
+    from pfkit.lse import cuda
 
     found: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     print(f"{found['device']}, torch {torch.__version__}, NVRTC {'.'.join(map(str, cuda.nvrtc().version))}")

@@ -1,7 +1,8 @@
-"""The torch device of an application's --device."""
+"""Where an application runs: its --device, and whether there is a GPU for those that need one."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -22,3 +23,13 @@ def chosen_device(name: str | None, fail: Callable[[str], Any]) -> str:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         fail(f"no GPU is there for --device {name}")
     return name
+
+
+def no_cuda() -> bool:
+    """Whether pfkit's CUDA kernels cannot run here; says why on stderr."""
+    from pfkit.lse import cuda
+
+    reason = cuda.missing()
+    if reason:
+        print(f"CUDA kernels cannot run here: {reason}", file=sys.stderr)
+    return bool(reason)

@@ -144,14 +144,15 @@ cdef class Stepper:
             _level.step.weigh(f, &yv[0], out, self.scratch)
 
     def run(self, x, x_next, log_w, joint, w, w_next, ancestors, ints, int64_t time, uint8_t[::1] resample_next,
-            uint8_t[::1] have_ints, uint8_t[::1] from_equal, double[::1] ess, const double[:, :, ::1] y,
-            const double[:, :, ::1] u, double[:, ::1] increment, double[:, ::1] ess_out, uint8_t[:, ::1] resampled,
-            int64_t[:, ::1] unique, mean=None, variance=None, size_t begin=0, size_t end=0,
-            const uint8_t[::1] timed=None):
-        """Steps `begin` .. `end` - 1 of the results for all filters at once.
+            uint8_t[::1] have_ints, uint8_t[::1] from_equal, uint8_t[::1] x_side, uint8_t[::1] w_side, double[::1] ess,
+            const double[:, :, ::1] y, const double[:, :, ::1] u, double[:, ::1] increment, double[:, ::1] ess_out,
+            uint8_t[:, ::1] resampled, int64_t[:, ::1] unique, mean=None, variance=None, size_t begin=0, size_t end=0,
+            size_t first=0, size_t last=0, const uint8_t[::1] timed=None):
+        """Steps `begin` .. `end` - 1 of the results, for the filters `first` .. `last` - 1 (all if last is 0) at once.
 
-        Arrays lead with B. y and u have a leading axis of B or 1 (shared); results are (B, T) and (B, T, d). Returns
-        (done, failed, x_swapped, w_swapped), one a filter.
+        Arrays lead with B. y and u have a leading axis of B or 1 (shared); results are (B, T) and (B, T, d). x_side of a
+        filter is 0 if its particles are in x, 1 if in x_next; likewise w_side. The steps change them. Returns (done,
+        failed) of these filters.
         """
         cdef size_t b, B = self.filters, steps = end - begin, size = 4 if self.single else 8
         cdef pf_filter *f
@@ -183,12 +184,19 @@ cdef class Stepper:
             v = variance
         px, pxn, plw, pj = <char *>_data(x), <char *>_data(x_next), <char *>_data(log_w), <char *>_data(joint)
         pw, pwn = <char *>_data(w), <char *>_data(w_next)
-        for b in range(B):
+        last = last or B
+        if first >= last or last > B or <size_t>x_side.shape[0] < B or <size_t>w_side.shape[0] < B:
+            raise ValueError(f"filters {first} .. {last} of {B}")
+        for b in range(first, last):
             f = self.f + b
             f.log_n = _log(<double>self.n)
             f.x, f.x_next = px + b * self.d * self.n * size, pxn + b * self.d * self.n * size
+            if x_side[b]:
+                f.x, f.x_next = f.x_next, f.x
             f.log_w, f.joint = plw + b * self.n * size, pj + b * self.n * size
             f.w, f.w_next = pw + b * self.n * size, pwn + b * self.n * size
+            if w_side[b]:
+                f.w, f.w_next = f.w_next, f.w
             f.ancestors = &a[b, 0]
             if wide:
                 f.wide = &q64[b, 0]
@@ -209,22 +217,23 @@ cdef class Stepper:
             f.y = &y[b if y.shape[0] > 1 else 0, begin, 0]
             f.u = &u[b if u.shape[0] > 1 else 0, begin, 0] if u is not None else NULL
         with nogil:
-            _level.step.run(self.f, B, steps, self.threads, self.scratch, self.scratch_size)
-        for b in range(B):
+            _level.step.run(self.f + first, last - first, steps, self.threads, self.scratch, self.scratch_size)
+        for b in range(first, last):
             if self.f[b].status == PF_STEP_NO_WEIGHTS:
                 raise ValueError(f"filter {b}: no ancestors can be drawn: the weights are negative, not finite, or all 0")
             if self.f[b].status == PF_STEP_NO_MEMORY:
                 raise MemoryError(f"resampling of {self.n} particles")
-        done, failed = np.empty(B, np.int64), np.empty(B, np.bool_)
-        x_swapped, w_swapped = np.empty(B, np.bool_), np.empty(B, np.bool_)
-        for b in range(B):
+        done, failed = np.empty(last - first, np.int64), np.empty(last - first, np.bool_)
+        cdef int64_t[::1] made = done
+        cdef uint8_t[::1] stopped = failed.view(np.uint8)
+        for b in range(first, last):
             f = self.f + b
-            done[b], failed[b] = f.done, f.status == PF_STEP_FAILED
-            x_swapped[b] = <char *>f.x != px + b * self.d * self.n * size
-            w_swapped[b] = <char *>f.w != pw + b * self.n * size
+            made[b - first], stopped[b - first] = f.done, f.status == PF_STEP_FAILED
+            x_side[b] = <char *>f.x != px + b * self.d * self.n * size
+            w_side[b] = <char *>f.w != pw + b * self.n * size
             resample_next[b], have_ints[b], from_equal[b] = f.resample_next, f.have_ints, f.from_equal
             ess[b] = f.ess
-        return done, failed, x_swapped, w_swapped
+        return done, failed
 
     def nanoseconds(self, size_t b):
         """What the timed steps of filter b's latest run took: propagate, likelihood, lse, weights, resample, gather."""

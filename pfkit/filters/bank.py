@@ -12,7 +12,6 @@ filters run in one C call, spread over ``n_threads`` threads; which thread runs 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,8 +23,8 @@ from ..models.base import FunctionModel
 from .arguments import angle_dims, count, input_dim
 from .errors import FilterCollapse, InvalidWeight
 from .particle_filter import IN_USE, ParticleFilter
-from .random import PhiloxGenerator, Streams, seed_key
-from .result import FilterResult, Recorder, StepArrays, StepResult, running_sum
+from .random import INITIAL, PhiloxGenerator, Streams, seed_key
+from .result import FilterResult, Recorder, StepArrays, StepResult, running_sum, running_sums
 from .stepping import CHUNK, MAX_NARROW, MAX_THREADS, Engine, engine_for, inputs_finite, table
 
 __all__ = ["BankResult", "FilterBank"]
@@ -45,7 +44,7 @@ class BankResult:
 
     def __init__(self, steps: StepArrays, result: Callable[[int], FilterResult]):
         self.increment, self.ess, self.resampled, self.n_unique = steps
-        self.log_likelihood = np.array([running_sum(0.0, row) for row in self.increment])
+        self.log_likelihood = running_sums(np.zeros(len(self.increment)), self.increment)
         self._result = result
         self._made: dict[int, FilterResult] = {}
 
@@ -124,7 +123,12 @@ class FilterBank:
         keys[0] = key
         first = ParticleFilter(models[0], n_particles, rng=0, **keywords)
         self.n_particles, self.n_threads, self.dtype = first.n_particles, first.n_threads, first.dtype
-        size = (len(models), self.n_particles)
+        self._make_room(len(models))
+        self.filters = [self._member(first, b, model, keys[b]) for b, model in enumerate(models)]
+
+    def _make_room(self, n_filters: int) -> None:
+        """The arrays of all filters; particles follow when their dimension is known."""
+        size = (n_filters, self.n_particles)
         self._log_w, self._w, self._w_next = (np.empty(size, self.dtype) for _ in range(3))
         self._ancestors = np.empty(size, np.int64)
         self._joint = (
@@ -133,8 +137,29 @@ class FilterBank:
         self._x: Any = None
         self._x_next: Any = None
         self._ints: Any = None
+        self._rows: list[Any] = []  # of each filter: x, x_next, w, w_next, ints
+        self._sides = np.zeros((2, n_filters), np.uint8)  # which of the two x, and w, are the present ones
         self._stepper: Any = None
-        self.filters = [self._member(first, b, model, keys[b]) for b, model in enumerate(models)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles are those of the filters."""
+        return {name: getattr(self, name) for name in ("n_particles", "n_threads", "dtype", "filters")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._make_room(len(state["filters"]))
+        self.filters = [self._house(pf._twin(), b) for b, pf in enumerate(state["filters"])]
+        for pf in self.filters:
+            if pf._x is not None:
+                pf._x, pf._x_next = pf._x.copy(), np.empty_like(pf._x)
+            pf._ints = None if pf._ints is None else pf._ints.copy()
+
+    def _house(self, pf: ParticleFilter, b: int) -> ParticleFilter:
+        """The filter with its weights in row b of the bank's arrays."""
+        self._log_w[b], self._w[b] = pf._log_w, pf._w
+        pf._log_w, pf._w, pf._w_next = self._log_w[b], self._w[b], self._w_next[b]
+        pf._ancestors, pf._joint = self._ancestors[b], self._joint[b]
+        return pf
 
     def _member(self, first: ParticleFilter, b: int, model: Any, key: np.ndarray) -> ParticleFilter:
         pf = first
@@ -151,17 +176,15 @@ class FilterBank:
                 on_collapse=first.on_collapse,
                 timers=first.timers,
             )
-        pf = copy.copy(pf)
+        if pf is first:
+            pf = first._twin()
         pf.model, pf._streams = model, Streams(key)
         pf._input_dim = input_dim(model)
         pf._angle_dims = angle_dims(model)
         # the compiled form of one model serves all its filters
         again = first._engine if model is first.model else None
         pf._engine = engine_for(pf) if again is None else Engine(pf, again.compiled)
-        self._log_w[b], self._w[b] = pf._log_w, pf._w
-        pf._log_w, pf._w, pf._w_next = self._log_w[b], self._w[b], self._w_next[b]
-        pf._ancestors, pf._joint = self._ancestors[b], self._joint[b]
-        return pf
+        return self._house(pf, b)
 
     def __len__(self) -> int:
         return len(self.filters)
@@ -316,20 +339,21 @@ class FilterBank:
             np.zeros((B, length), np.bool_),
             np.zeros((B, length), np.int64),
         )
-        moments = {
-            name: np.empty((B, length, d)) if name in names else None
-            for name in ("mean", "variance")
-        }
+        moments = {name: np.empty((B, length, d)) if name in names else None for name in ("mean", "variance")}
         from_equal = [pf._from_equal for pf in self.filters]
-        chunk = max(1, CHUNK * 4 // (self.n_particles * B * d))
-        begin = 0
-        while begin < length:
-            end = min(length, begin + chunk)
-            done, failed = self._advance(y, u, out, moments, begin, end)
-            for b in np.flatnonzero(failed).tolist():
-                self._finish(b, int(begin + done[b]), end, y, u, out, moments)
-                self._settle()
-            begin = end
+        # In a call, all steps of as many filters as there is time for between two looks at pending signals:
+        # each is in the caches for all of its steps.
+        steps = max(1, CHUNK * 4 // (self.n_particles * d))  # of one filter
+        group = min(B, max(self.n_threads, steps // length))
+        steps = max(1, steps // group)
+        for first in range(0, B, group):
+            last = min(B, first + group)
+            for begin in range(0, length, steps):
+                end = min(length, begin + steps)
+                done, failed = self._advance(y, u, out, moments, begin, end, first, last)
+                for k in np.flatnonzero(failed).tolist():
+                    self._finish(first + k, begin + int(done[k]), end, y, u, out, moments)
+                    self._settle(first + k)
 
         def result(b: int) -> FilterResult:
             pf, recorder = self.filters[b], Recorder(tuple(sorted(names)), None)
@@ -340,29 +364,43 @@ class FilterBank:
 
         return BankResult(out, result)
 
-    def _settle(self) -> None:
-        """Particles of every filter into one array (B, d, N), drawn if need be; likewise their weights."""
-        for pf in self.filters:
-            if pf._x is None:
-                pf._draw_initial(None)
-        shape = (len(self), *self.filters[0]._x.shape)
+    def _settle(self, only: int | None = None) -> None:
+        """Particles, weights and integer weights of every filter (or one) in the arrays of the bank; new
+        particles are drawn.
+        """
         if self._x is None:
+            first = self.filters[0]
+            if first._x is None:
+                first._draw_initial(None)
+            shape = (len(self), *first._x.shape)
             self._x, self._x_next = np.empty(shape, self.dtype), np.empty(shape, self.dtype)
             self._ints = np.empty((shape[0], shape[2]), np.uint32 if shape[2] <= MAX_NARROW else np.uint64)
-        for b, pf in enumerate(self.filters):
-            x, w, ints = self._x[b], self._w[b], self._ints[b]
-            if _address(pf._x) != _address(x):
+            columns = (self._x, self._x_next, self._w, self._w_next, self._ints)
+            self._rows = list(zip(*columns, strict=True))
+        rng: Any = None
+        for b in range(len(self)) if only is None else (only,):
+            pf, (x, x_next, w, w_next, ints) = self.filters[b], self._rows[b]
+            if pf._x is None:
+                if rng is None:  # one serves all: a Generator costs more than the numbers of a small filter
+                    rng = PhiloxGenerator(pf._streams.key, 0, INITIAL)
+                    start = rng.bit_generator.state
+                rng.change_key(pf._streams.key, start)
+                pf._draw_initial(None, rng, (x, x_next))
+            if pf._x is not x_next and pf._x is not x:
                 x[:] = pf._x
-            if _address(pf._w) != _address(w):
+                pf._x = x
+            if pf._w is not w_next and pf._w is not w:
                 w[:] = pf._w
-            if pf._ints is not None and _address(pf._ints) != _address(ints):
+                pf._w = w
+            self._sides[:, b] = pf._x is x_next, pf._w is w_next
+            pf._x_next, pf._w_next = x if pf._x is x_next else x_next, w if pf._w is w_next else w_next
+            if pf._ints is not None and pf._ints is not ints:
                 ints[:] = pf._ints
                 pf._ints = ints
-            pf._x, pf._x_next, pf._w, pf._w_next = x, self._x_next[b], w, self._w_next[b]
 
-    def _advance(self, y, u, out, moments, begin, end):
-        """Steps begin .. end - 1 of all filters: (steps done, whether the next was predicted but not
-        weighed).
+    def _advance(self, y, u, out, moments, begin, end, first, last):
+        """Steps begin .. end - 1 of filters first .. last - 1: (steps done, whether the next was predicted
+        but not weighed).
         """
         filters = self.filters
         if self._stepper is None:
@@ -387,7 +425,7 @@ class FilterBank:
         have_ints = np.array([pf._ints is not None for pf in filters], np.uint8)
         from_equal = np.array([pf._from_equal for pf in filters], np.uint8)
         ess = np.array([pf._ess for pf in filters])
-        done, failed, x_swapped, w_swapped = self._stepper.run(
+        done, failed = self._stepper.run(
             self._x,
             self._x_next,
             self._log_w,
@@ -396,10 +434,11 @@ class FilterBank:
             self._w_next,
             self._ancestors,
             self._ints,
-            filters[0]._time,
+            filters[first]._time,
             resample_next,
             have_ints,
             from_equal,
+            *self._sides,
             ess,
             y,
             u,
@@ -410,25 +449,31 @@ class FilterBank:
             *moments.values(),
             begin,
             end,
+            first,
+            last,
         )
-        for b, pf in enumerate(filters):
-            if x_swapped[b]:
-                pf._x, pf._x_next = pf._x_next, pf._x
-            if w_swapped[b]:
-                pf._w, pf._w_next = pf._w_next, pf._w
-            pf._time += int(done[b]) + bool(failed[b])
-            pf._resample_next, pf._from_equal = bool(resample_next[b]), bool(from_equal[b])
-            pf._ints = self._ints[b] if have_ints[b] else None
-            pf._ess = float(ess[b])
+        whole = not failed.any()
+        if whole:
+            sums = running_sums(
+                [pf._log_likelihood for pf in filters[first:last]], out.increment[first:last, begin:end]
+            )
+        sides, flags = self._sides.tolist(), (resample_next.tolist(), from_equal.tolist(), have_ints.tolist())
+        steps, stops, sizes = done.tolist(), failed.tolist(), ess.tolist()
+        for b in range(first, last):
+            pf, (x, x_next, w, w_next, ints), made = filters[b], self._rows[b], steps[b - first]
+            pf._x, pf._x_next = (x_next, x) if sides[0][b] else (x, x_next)
+            pf._w, pf._w_next = (w_next, w) if sides[1][b] else (w, w_next)
+            pf._time += made + stops[b - first]
+            pf._resample_next, pf._from_equal = bool(flags[0][b]), bool(flags[1][b])
+            pf._ints = ints if flags[2][b] else None
+            pf._ess = sizes[b]
             pf._resampled, pf._n_unique = self._stepper.last(b)
             pf._collapsed = False
-            pf._log_likelihood = running_sum(pf._log_likelihood, out.increment[b, begin : begin + done[b]])
-        if x_swapped.all():
-            self._x, self._x_next = self._x_next, self._x
-        if w_swapped.all():
-            self._w, self._w_next = self._w_next, self._w
-        if failed.any() or x_swapped.any() != x_swapped.all() or w_swapped.any() != w_swapped.all():
-            self._settle()
+            if whole:
+                pf._log_likelihood = float(sums[b - first])
+            else:
+                increments = out.increment[b, begin : begin + made]
+                pf._log_likelihood = running_sum(pf._log_likelihood, increments)
         return done, failed
 
     def _finish(self, b, k, end, y, u, out, moments) -> None:
@@ -476,10 +521,6 @@ def _check_dimensions(models: list[Any]) -> None:
                     f"the models of a bank must have the same {name}: model {lead} has {known[lead]}, "
                     f"model {b} has {dim}"
                 )
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
 
 
 def _named(b: int, call: Any, *arguments: Any, **keywords: Any) -> Any:

@@ -177,6 +177,13 @@ class ParticleFilter:
         self.__dict__.update(state)
         self._lock = threading.RLock()
 
+    def _twin(self) -> ParticleFilter:
+        """A shallow copy: it shares its arrays with this filter until they are replaced."""
+        pf = object.__new__(type(self))
+        pf.__dict__.update(self.__dict__)
+        pf._lock = threading.RLock()
+        return pf
+
     # ---- what it holds -------------------------------------------------------------------------------------
 
     @property
@@ -342,10 +349,13 @@ class ParticleFilter:
             np.copyto(x, moved, "same_kind")
         self._x, self._x_next = self._x_next, self._x
 
-    def _draw_initial(self, timers: timing.Timers | None) -> None:
+    def _draw_initial(self, timers: timing.Timers | None, rng: Any = None, room: Any = None) -> None:
+        """The first particles; ``rng``: their stream, if open already; ``room``: arrays (d, N) for them and for
+        the next ones.
+        """
         start = perf_counter_ns() if timers is not None else 0
         n = self.n_particles
-        x = np.asarray(self.model.initial(n, self._streams.at(0, INITIAL)))
+        x = np.asarray(self.model.initial(n, self._streams.at(0, INITIAL) if rng is None else rng))
         dim = getattr(self.model, "state_dim", None)
         try:
             x = real_array(x, (n,) if dim is None else (n, dim), f"initial, of a model with state_dim {dim},")
@@ -354,11 +364,13 @@ class ParticleFilter:
                 raise
             raise ValueError(f"{error}; set `state_dim = {x.shape[1]}` in the model class") from None
         self._scalar = dim is None
-        particles = np.empty((1 if dim is None else dim, n), self.dtype)
-        if self._angle_dims and max(self._angle_dims) >= len(particles):
-            raise ValueError(f"angle_dims {self._angle_dims} of a state of {len(particles)} coordinates")
-        np.copyto(particles[0] if self._scalar else particles.T, x, "same_kind")
-        self._x, self._x_next = particles, np.empty_like(particles)
+        if room is None:
+            shape = (1 if dim is None else dim, n)
+            room = np.empty(shape, self.dtype), np.empty(shape, self.dtype)
+        if self._angle_dims and max(self._angle_dims) >= len(room[0]):
+            raise ValueError(f"angle_dims {self._angle_dims} of a state of {len(room[0])} coordinates")
+        np.copyto(room[0][0] if self._scalar else room[0].T, x, "same_kind")
+        self._x, self._x_next = room
         if timers is not None:
             timers.add("propagate", perf_counter_ns() - start, n)
 

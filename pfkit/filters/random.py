@@ -145,6 +145,16 @@ class PhiloxGenerator(np.random.Generator):
         self._stream = stream_number(self._key, step, purpose)
         self._group = 0
 
+    def change_key(self, key: np.ndarray, start: dict[str, Any]) -> None:
+        """Go to the start of the stream of another key at the same step and purpose; ``start`` is the state
+        of the NumPy bit generator before its first number.
+        """
+        self._key = np.array(key, np.uint64)
+        self._word = int(self._key[0])
+        start["state"]["key"][:] = self._key
+        self.bit_generator.state = start
+        self.rewind(self._step, self._purpose)
+
     def bits(self, n: int) -> np.ndarray:
         """n words of 64 random bits, uint64."""
         words = _cpu.random_bits(n, self._word, self._stream, self._group)

@@ -46,7 +46,13 @@ def running_sum(start: float, values: np.ndarray) -> float:
 
     The built-in sum compensates for roundings in some versions of Python.
     """
-    return float(np.add.accumulate(np.concatenate(([start], values)))[-1])
+    return float(running_sums([start], values[None])[0])
+
+
+def running_sums(start: ArrayLike, rows: np.ndarray) -> np.ndarray:
+    """The same of each row, from its own start."""
+    column = np.reshape(np.asarray(start, np.float64), (-1, 1))
+    return np.add.accumulate(np.concatenate((column, rows), axis=1), axis=1)[:, -1]
 
 
 class FilterResult:

@@ -32,8 +32,7 @@ CHUNK = 1 << 24
 
 
 def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
-    """``model.compiled()``; None if there is none for ``dtype``, or a subclass overrides what it stands for.
-    """
+    """``model.compiled()``; None if there is none for ``dtype``, or a subclass overrides what it is for."""
     method = getattr(model, "compiled", None)
     if method is None:
         return None
@@ -263,10 +262,12 @@ class Engine:
             self._joint = pf._joint if shared else np.empty(pf.n_particles, pf.dtype)
         if pf._ints is not None and pf._ints is not self._ints:
             self._ints[:] = pf._ints
-        flags = [np.array([v], np.uint8) for v in (pf._resample_next, pf._ints is not None, pf._from_equal)]
+        flags = [
+            np.array([v], np.uint8) for v in (pf._resample_next, pf._ints is not None, pf._from_equal, 0, 0)
+        ]
         ess = np.array([pf._ess])
         stepper = self.stepper(pf)
-        done, failed, x_swapped, w_swapped = stepper.run(
+        done, failed = stepper.run(
             pf._x[None],
             pf._x_next[None],
             pf._log_w[None],
@@ -287,23 +288,22 @@ class Engine:
             *(None if m is None else m[None] for m in moments.values()),
             begin,
             end,
-            timed,
+            timed=timed,
         )
         if timed is not None:
             made = int(done[0]) + bool(failed[0])
             self._account(pf, timers, timed, y[begin : begin + made], out.resampled[begin : begin + made])
-        if x_swapped[0]:
+        pf._resample_next, has_ints, pf._from_equal, x_swapped, w_swapped = (bool(flag[0]) for flag in flags)
+        if x_swapped:
             pf._x, pf._x_next = pf._x_next, pf._x
-        if w_swapped[0]:
+        if w_swapped:
             pf._w, pf._w_next = pf._w_next, pf._w
         pf._time += int(done[0]) + bool(failed[0])
-        pf._resample_next, has_ints, pf._from_equal = (bool(flag[0]) for flag in flags)
         pf._ints = self._ints if has_ints else None
         pf._ess = float(ess[0])
         pf._resampled, pf._n_unique = stepper.last(0)
         pf._collapsed = False
         return int(done[0]), bool(failed[0])
-
 
     def _account(self, pf, timers, timed, y, resampled) -> None:
         """The phases of the timed ones of the steps that were made; `timed` may hold more."""

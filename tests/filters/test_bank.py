@@ -1,5 +1,6 @@
 """Banks of filters: each member is the single filter it stands for."""
 
+import copy
 import math
 import pickle
 
@@ -57,6 +58,61 @@ def test_a_bank_of_one_has_the_bits_of_the_single_filter(model, y, lse, dtype):
         assert result.log_likelihood[0] == expected.log_likelihood
     for name in ("particles", "weights", "log_weights", "log_likelihood", "ess"):
         np.testing.assert_array_equal(getattr(bank, name)[0], getattr(single, name), err_msg=name)
+
+
+@pytest.mark.parametrize("chunk", [1, 1500, 3000, 10_000])
+def test_calls_for_a_few_filters_and_steps_at_a_time_give_the_bits_of_one_call(chunk, monkeypatch):
+    models = [LocalLevel(s, 1.0) for s in (0.3, 0.5, 1.0, 2.0, 4.0)]
+    y = np.concatenate([Y[:7], [1e170], Y[7:]])  # a collapse in the middle
+    whole = FilterBank(models, 300, rng=2, on_collapse="keep", n_threads=2)
+    parts = FilterBank(models, 300, rng=2, on_collapse="keep", n_threads=2)
+    for series in (y, Y[:3]):
+        expected = whole.run(series)
+        with monkeypatch.context() as m:
+            m.setattr("pfkit.filters.bank.CHUNK", chunk)
+            result = parts.run(series)
+        for name in (*FIELDS, "log_likelihood"):
+            np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
+        for name in ("particles", "weights", "log_weights", "log_likelihood", "ess"):
+            np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name), err_msg=name)
+
+
+@pytest.mark.parametrize("lse", ["fuse", "int"])
+@pytest.mark.parametrize("seen", [0, 6, 7])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda b: pickle.loads(pickle.dumps(b))])
+def test_copies_go_on_by_themselves(copied, seen, lse):
+    models = [LocalLevel(s, 1.0) for s in (0.5, 1.0, 2.0)]
+    bank = FilterBank(models, 200, rng=2, lse=lse)
+    if seen:
+        bank.run(Y[:seen])
+    other = copied(bank)
+    for pf in other.filters:
+        pf.step(3.0)
+    other.run(Y)
+    again = copied(bank)
+    result, expected = again.run(Y[seen:]), bank.run(Y[seen:])
+    for name in (*FIELDS, "log_likelihood"):
+        np.testing.assert_array_equal(getattr(result, name), getattr(expected, name), err_msg=name)
+    for name in ("particles", "weights", "log_weights", "log_likelihood"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(bank, name), err_msg=name)
+        assert not np.array_equal(getattr(other, name), getattr(bank, name))
+
+
+class Skew(LocalLevel):
+    """Its first particles take NumPy's own generator too, and leave it in the middle of a word."""
+
+    def initial(self, n, rng):
+        return rng.gamma(2.0, size=n) + rng.normal(size=n) + rng.integers(0, 9, n, dtype=np.uint32)
+
+
+def test_first_particles_of_members_come_from_their_own_streams():
+    bank = FilterBank(Skew(1.0, 1.0), 31, n_filters=4, rng=3)
+    alone = []
+    for member in bank.filters:
+        alone.append(ParticleFilter(Skew(1.0, 1.0), 31))
+        alone[-1]._streams = type(member._streams)(member._streams.key)
+    bank.run(Y)
+    np.testing.assert_array_equal([pf.run(Y).log_likelihood for pf in alone], bank.log_likelihood)
 
 
 @pytest.mark.parametrize("lse", ["fuse", "int"])

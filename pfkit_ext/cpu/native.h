@@ -281,12 +281,46 @@ PF_INLINE ri ri_pack(rq a, rq b) { (void)b; return (ri)a; }
 
 #endif
 
+/* rq_join: the low words of two registers as one 64-bit word. rq_to_rd: a 64-bit integer, rounded once.
+ * rq_exponent: that of a positive normal number. rd_select_bit1: a where bit 1 of s is set, else b. */
+#if defined(PF_LEVEL_AVX512)
+PF_INLINE rq rq_join(rq high, rq low) { return _mm512_mask_shuffle_epi32(low, 0xaaaa, high, _MM_PERM_CCAA); }
+PF_INLINE rd rq_to_rd(rq a) { return _mm512_cvtepu64_pd(a); }
+PF_INLINE rd rq_exponent(rq a) { return _mm512_getexp_pd(_mm512_castsi512_pd(a)); }
+PF_INLINE rd rd_select_bit1(rq s, rd a, rd b)
+{
+    return _mm512_mask_blend_pd(_mm512_test_epi64_mask(s, _mm512_set1_epi64(2)), b, a);
+}
+#else
+#if defined(PF_LEVEL_AVX2)
+PF_INLINE rq rq_join(rq high, rq low) { return _mm256_blend_epi32(low, rq_shl(high, 32), 0xaa); }
+PF_INLINE rq rq_low_with(rq a, uint64_t top) { return _mm256_blend_epi32(a, rq_set1(top), 0xaa); }
+#elif defined(PF_LEVEL_NEON)
+PF_INLINE rq rq_join(rq high, rq low) { return vsliq_n_u64(low, high, 32); }
+PF_INLINE rq rq_low_with(rq a, uint64_t top) { return vsliq_n_u64(a, rq_set1(top >> 32), 32); }
+#else
+PF_INLINE rq rq_join(rq high, rq low) { return high << 32 | (low & 0xffffffffu); }
+PF_INLINE rq rq_low_with(rq a, uint64_t top) { return (a & 0xffffffffu) | top; }
+#endif
+PF_INLINE rd rq_to_rd(rq a)
+{
+    rd high = rq_float(rq_or(rq_shr(a, 32), rq_set1(0x4530000000000000ull)));
+    rd low = rq_float(rq_low_with(a, 0x4330000000000000ull));
+    return rd_add(rd_sub(high, rd_set1(0x1p84 + 0x1p52)), low);
+}
+PF_INLINE rd rq_exponent(rq a)
+{
+    return rd_sub(rq_float(rq_or(rq_shr(a, 52), rq_set1(0x4330000000000000ull))), rd_set1(0x1p52 + 1023.0));
+}
+PF_INLINE rd rd_select_bit1(rq s, rd a, rd b) { return rd_select_sign(rq_shl(s, 62), a, b); }
+#endif
+
 #if !defined(PF_LEVEL_AVX512) && !defined(PF_LEVEL_AVX2) && !defined(PF_LEVEL_NEON)
 #define PF_REGS 1
-#elif defined(PF_LEVEL_AVX512)
-#define PF_REGS 2
-#else
+#elif defined(PF_LEVEL_NEON)
 #define PF_REGS 4
+#else                      /* AVX2 has sixteen registers in all, and the long chains of AVX-512 fill a window with two */
+#define PF_REGS 2
 #endif
 #define VD_LANES (RD_LANES * PF_REGS)
 #define VF_LANES (RF_LANES * PF_REGS)
@@ -337,6 +371,15 @@ PF_WRAP2(vq, vq_and, rq_and)
 PF_WRAP2(vq, vq_or, rq_or)
 PF_WRAP2(vq, vq_xor, rq_xor)
 PF_WRAP2(vq, vq_mul32, rq_mul32)
+PF_WRAP2(vq, vq_join, rq_join)
+PF_WRAP1(vd, vq_to_vd, vq, rq_to_rd)
+PF_WRAP1(vd, vq_exponent, vq, rq_exponent)
+PF_INLINE vd vd_select_bit1(vq s, vd a, vd b)
+{
+    vd o;
+    PF_EACH_REG o.r[g] = rd_select_bit1(s.r[g], a.r[g], b.r[g]);
+    return o;
+}
 #define PF_SHIFT(V, name, op) PF_INLINE V name(V a, const int n) { V o; PF_EACH_REG o.r[g] = op(a.r[g], n); return o; }
 PF_SHIFT(vq, vq_shr, rq_shr)
 PF_SHIFT(vq, vq_shl, rq_shl)

@@ -105,30 +105,28 @@ PF_INLINE vd unit_uniform_f64(vq high, vq low)
     vd l = vq_float(vq_or(vq_shr(vq_and(low, vq_set1(0xffffffffu)), 11), vq_set1(0x4330000000000000ull)));
     return vd_fma(vd_sub(h, VD_C(0x1p52)), VD_C(0x1p-32), vd_mul(vd_sub(l, VD_C(0x1p52)), VD_C(0x1p-53)));
 }
-PF_INLINE void unit_normal_f64(const vq *w, vd *c, vd *s)
+/* VD_LANES pairs from the words w, which the words of the counters from `next` on replace, if there are more. Those are
+ * made while the division is under way: a chain of operations as long as this one would leave the processor waiting. */
+PF_INLINE void turn_normal_f64(const philox_plan *p, vq *w, int more, uint32_t next, double *out)
 {
-    vd e = unit_exponential_f64(w[0], w[1]);
-    vd r = vd_sqrt(vd_add(e, e));
+    const uint64_t root_half = 0x3fe6a09e667f3bcdull;      /* as in vd_log_scaled */
+    vq w2 = w[2], w3 = w[3];
+    vd u = vq_to_vd(vq_or(vq_join(w[0], w[1]), vq_set1(1)));
+    vq t = vq_add(vd_bits(u), vq_set1(0x3ff0000000000000ull - root_half - (64ull << 52)));
+    vd m = vq_float(vq_add(vq_and(t, vq_set1(0x000fffffffffffffull)), vq_set1(root_half)));
+    vd f = vd_sub(m, VD_C(1.0)), s = vd_div(f, vd_add(m, VD_C(1.0)));
+    if (more) philox_words_f64(p, next, 0, w);
+    /* -2 log u: the steps of vd_log_scaled, each times -2 */
+    vd z = vd_mul(s, s), k = vq_exponent(t);
+    vd e = vd_fma(f, VD_C(2.0), vd_mul(z, vd_log_series(z, -2.0)));
+    e = vd_fma(s, e, vd_fma(m, VD_C(-2.0), VD_C(2.0)));
+    vd r = vd_sqrt(vd_fma(k, VD_C(-0x1.62e42fefa38p+0), vd_fma(k, VD_C(-0x1.ef35793c7673p-44), e)));
     /* angle: 52 bits place it in one quarter turn about 0, two more give the quarter */
-    vq bits = vq_or(vq_and(vq_shl(w[2], 20), vq_set1(0x000fffffffffffffull)), vq_shr(vq_and(w[3], vq_set1(0xffffffffu)), 12));
-    vd f = vd_sub(vq_float(vq_or(bits, vq_set1(0x3ff0000000000000ull))), VD_C(1.5));
-    vd si, co;
-    vd_sincos_quarter(f, &si, &co);
-    co = vq_float(vq_xor(vd_bits(co), vq_shl(w[3], 63)));
-    vq swap = vq_shl(w[3], 62);
-    *c = vd_mul(r, vd_select_sign(swap, si, co));
-    *s = vd_mul(r, vd_select_sign(swap, co, si));
-}
-PF_INLINE void group_normal_f64(const philox_plan *p, uint32_t base, double *out)
-{
-    for (int k = 0; k < PF_RANDOM_COUNTERS / VD_LANES; k++) {
-        vq w[4];
-        vd c, s;
-        philox_words_f64(p, base, k, w);
-        unit_normal_f64(w, &c, &s);
-        vd_store(out + k * VD_LANES, c);
-        vd_store(out + PF_RANDOM_COUNTERS + k * VD_LANES, s);
-    }
+    vd angle = vd_sub(vq_float(vq_or(vq_shr(vq_join(w2, w3), 12), vq_set1(0x3ff0000000000000ull))), VD_C(1.5)), si, co;
+    vd_sincos_quarter(angle, &si, &co);
+    co = vq_float(vq_xor(vd_bits(co), vq_shl(w3, 63)));
+    vd_store(out, vd_mul(r, vd_select_bit1(w3, si, co)));
+    vd_store(out + PF_RANDOM_COUNTERS, vd_mul(r, vd_select_bit1(w3, co, si)));
 }
 PF_INLINE void group_uniform_f64(const philox_plan *p, uint32_t base, double *out)
 {
@@ -205,20 +203,18 @@ PF_INLINE void unit_normal_f32(vi w0, vi w1, uint64_t key, uint64_t counter, uin
     *s = vf_mul(r, vf_select_sign(swap, co, si));
 }
 #define GROUP_F32_ARGUMENTS const philox_plan *p, uint32_t base, float *out, uint64_t key, uint64_t counter, uint64_t stream
-PF_INLINE void group_normal_f32(GROUP_F32_ARGUMENTS)
+/* As turn_normal_f64, two pairs a lane; `at`: the counter of the first lane. */
+PF_INLINE void turn_normal_f32(const philox_plan *p, vi *w, int more, uint32_t next, float *out, pf_random_stream s, uint64_t at)
 {
-    for (int k = 0; k < PF_RANDOM_COUNTERS / VF_LANES; k++) {
-        vi w[4];
-        vf c, s;
-        uint64_t at = counter + (uint64_t)(k * VF_LANES);
-        philox_words_f32(p, base, k, w);
-        unit_normal_f32(w[0], w[1], key, at, stream, 0, &c, &s);
-        vf_store(out + k * VF_LANES, c);
-        vf_store(out + PF_RANDOM_COUNTERS + k * VF_LANES, s);
-        unit_normal_f32(w[2], w[3], key, at, stream, 2, &c, &s);
-        vf_store(out + 2 * PF_RANDOM_COUNTERS + k * VF_LANES, c);
-        vf_store(out + 3 * PF_RANDOM_COUNTERS + k * VF_LANES, s);
-    }
+    vi w2 = w[2], w3 = w[3];
+    vf c, v;
+    unit_normal_f32(w[0], w[1], s.key, at, s.stream, 0, &c, &v);
+    vf_store(out, c);
+    vf_store(out + PF_RANDOM_COUNTERS, v);
+    if (more) philox_words_f32(p, next, 0, w);
+    unit_normal_f32(w2, w3, s.key, at, s.stream, 2, &c, &v);
+    vf_store(out + 2 * PF_RANDOM_COUNTERS, c);
+    vf_store(out + 3 * PF_RANDOM_COUNTERS, v);
 }
 PF_INLINE void group_uniform_f32(GROUP_F32_ARGUMENTS)
 {
@@ -268,13 +264,39 @@ PF_INLINE void group_exponential_f32(GROUP_F32_ARGUMENTS)
 #define RANDOM_NO_EXTRA
 #define RANDOM_F32_EXTRA , s.key, counter, s.stream
 
-RANDOM_DEFINE(normal_f64, double, PF_RANDOM_GROUP_F64, RANDOM_NO_EXTRA)
 RANDOM_DEFINE(uniform_f64, double, PF_RANDOM_GROUP_F64, RANDOM_NO_EXTRA)
 RANDOM_DEFINE(exponential_f64, double, PF_RANDOM_GROUP_F64, RANDOM_NO_EXTRA)
 RANDOM_DEFINE(bits, uint64_t, PF_RANDOM_GROUP_F64, RANDOM_NO_EXTRA)
-RANDOM_DEFINE(normal_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
 RANDOM_DEFINE(uniform_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
 RANDOM_DEFINE(exponential_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
+
+/* Normals: a turn takes LANES counters. */
+#define NORMAL_DEFINE(F, T, W, SIZE, LANES, EXTRA)                                                                     \
+    static void random_normal_##F(pf_random_stream s, uint64_t group, size_t n, T *out)                                \
+    {                                                                                                                  \
+        philox_plan p;                                                                                                 \
+        W w[4];                                                                                                        \
+        T last[SIZE];                                                                                                  \
+        uint64_t at = group * PF_RANDOM_COUNTERS;                                                                      \
+        if (!n) return;                                                                                                \
+        philox_begin(&p, s.key, (uint32_t)(at >> 32), s.stream);                                                       \
+        philox_words_##F(&p, (uint32_t)at, 0, w);                                                                      \
+        for (;; n -= SIZE, out += SIZE) {                                                                              \
+            T *to = n < SIZE ? last : out;                                                                             \
+            for (int k = 0; k < PF_RANDOM_COUNTERS; k += LANES) {                                                      \
+                const int more = n > SIZE || k + LANES < PF_RANDOM_COUNTERS;                                           \
+                const uint64_t next = at + LANES;                                                                      \
+                if (!(uint32_t)next) philox_begin(&p, s.key, (uint32_t)(next >> 32), s.stream);                        \
+                turn_normal_##F(&p, w, more, (uint32_t)next, to + k EXTRA);                                            \
+                at = next;                                                                                             \
+            }                                                                                                          \
+            if (n <= SIZE) break;                                                                                      \
+        }                                                                                                              \
+        if (n < SIZE) memcpy(out, last, n * sizeof(T));                                                                \
+    }
+#define NORMAL_F32_EXTRA , s, at
+NORMAL_DEFINE(f64, double, vq, PF_RANDOM_GROUP_F64, VD_LANES, RANDOM_NO_EXTRA)
+NORMAL_DEFINE(f32, float, vi, PF_RANDOM_GROUP_F32, VF_LANES, NORMAL_F32_EXTRA)
 
 /* Functions of vmath.h over arrays, for the tests that compare them with mpmath. */
 #define VMATH_APPLY(F, T, v, LANES)                                                                                    \

@@ -12,18 +12,22 @@
 #define VD_C(x) vd_set1(x)
 #define VF_C(x) vf_set1(x)
 
-/* P(z) with 2 atanh(s) = 2 s + s z P(z), z = s^2, for s = f / (2 + f), sqrt(1/2) <= 1 + f < sqrt(2) */
+/* P(z) with 2 atanh(s) = 2 s + s z P(z), z = s^2, for s = f / (2 + f), sqrt(1/2) <= 1 + f < sqrt(2); times `scale`, a
+ * power of two or its negative: the same bits otherwise. */
+PF_INLINE vd vd_log_series(vd z, double scale)
+{
+    vd p = vd_fma(VD_C(scale * 0x1.2f0588106e4a9p-3), z, VD_C(scale * 0x1.39a1b6a429b50p-3));
+    p = vd_fma(p, z, VD_C(scale * 0x1.74663f168fb3bp-3));
+    p = vd_fma(p, z, VD_C(scale * 0x1.c71c5208572d4p-3));
+    p = vd_fma(p, z, VD_C(scale * 0x1.24924941f2a77p-2));
+    p = vd_fma(p, z, VD_C(scale * 0x1.999999997fd95p-2));
+    return vd_fma(p, z, VD_C(scale * 0x1.5555555555592p-1));
+}
 PF_INLINE vd vd_log1p_reduced(vd f)
 {
     vd s = vd_div(f, vd_add(VD_C(2.0), f)), z = vd_mul(s, s);
-    vd p = vd_fma(VD_C(0x1.2f0588106e4a9p-3), z, VD_C(0x1.39a1b6a429b50p-3));
-    p = vd_fma(p, z, VD_C(0x1.74663f168fb3bp-3));
-    p = vd_fma(p, z, VD_C(0x1.c71c5208572d4p-3));
-    p = vd_fma(p, z, VD_C(0x1.24924941f2a77p-2));
-    p = vd_fma(p, z, VD_C(0x1.999999997fd95p-2));
-    p = vd_fma(p, z, VD_C(0x1.5555555555592p-1));
     /* log(1 + f) = f - s (f - z P): the larger part exact */
-    return vd_fma(s, vd_sub(vd_mul(z, p), f), f);
+    return vd_fma(s, vd_sub(vd_mul(z, vd_log_series(z, 1.0)), f), f);
 }
 /* log of positive normal x, plus `shift` log 2 */
 PF_INLINE vd vd_log_scaled(vd x, double shift)

@@ -47,6 +47,14 @@ PF_INLINE vf vf_wrapped(vf a)
     return vf_fma(k, VF_C(0x1.777a5cp-23f), a);
 }
 
+/* Whether a number is negative or NaN: the sign of its bits, or of their sum with what takes NaN over the top. */
+PF_INLINE vq vd_not_above(vd a) { return vq_or(vd_bits(a), vq_add(vd_bits(a), vq_set1(0x000fffffffffffffull))); }
+PF_INLINE vi vf_not_above(vf a) { return vi_or(vf_bits(a), vi_add(vf_bits(a), vi_set1(0x007fffffu))); }
+PF_INLINE int vd_any_not_above(vd a) { return vd_any_sign(vd_not_above(a)); }
+PF_INLINE int vf_any_not_above(vf a) { return vf_any_sign(vf_not_above(a)); }
+PF_INLINE vd vd_select_not_above(vd s, vd a, vd b) { return vd_select_sign(vd_not_above(s), a, b); }
+PF_INLINE vf vf_select_not_above(vf s, vf a, vf b) { return vf_select_sign(vf_not_above(s), a, b); }
+
 #define T double
 #define V vd
 #define M(name) vd_##name

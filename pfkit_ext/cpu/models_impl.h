@@ -167,14 +167,32 @@ static void F(bearings_transition)(TRANSITION_ARGUMENTS)
         }
     }
 }
+/* What the observation missed each bearing by. Within a few turns of 0 the observed direction becomes the axis, seen from
+ * which a particle's bearing is that, wrapped; where all particles of a vector lie within pi / 8 of it, its arctangent is
+ * one quotient and the series. */
 static void F(bearings_likelihood)(LIKELIHOOD_ARGUMENTS)
 {
     const double *path = params + 7 + (params[6] > 0 ? 2 * t : 0);
-    const V east = C(path[0]), north = C(path[1]), inverse = C(params[4]), at = C(y[0]);
+    const V east = C(path[0]), north = C(path[1]), inverse = C(params[4]), at = C(y[0]), all_outside = C(-1);
+    const V least = C(sizeof(T) == 4 ? -0x1p-126 : -0x1p-1022);
+    const int turned = fabs(y[0]) <= 32.0;
+    V sine = C(0), cosine = sine;
+    if (turned) M(sincos)(at, &sine, &cosine);
     EACH_VECTOR
     {
-        V bearing = M(atan2)(M(sub)(M(part)(x + n + j, count), north), M(sub)(M(part)(x + j, count), east));
-        V away = M(wrapped)(M(sub)(at, bearing));
+        V dn = M(sub)(M(part)(x + n + j, count), north), de = M(sub)(M(part)(x + j, count), east), inside = all_outside;
+        V away = inside;
+        if (turned) {
+            V along = M(fma)(cosine, de, M(mul)(sine, dn)), across = M(sub)(M(mul)(cosine, dn), M(mul)(sine, de));
+            V low = M(abs)(across);
+            /* strictly: on the sensor itself there is no quotient */
+            inside = M(sub)(M(fma)(along, C(0x1.a827999fcef32p-2), least), low);
+            away = M(atan_reduced)(M(div)(low, along));
+        }
+        if (PF_RARE(M(any_not_above)(inside))) {
+            V bearing = M(wrapped)(M(sub)(at, M(atan2)(dn, de)));
+            away = M(select_not_above)(inside, bearing, away);
+        }
         M(put)(log_g + j, M(gaussian)(M(mul)(away, inverse), (T)params[5]), count);
     }
 }

@@ -169,17 +169,10 @@ PF_INLINE void vf_sincos(vf x, vf *s, vf *c)
     *c = vi_float(vi_xor(vf_bits(b), vi_xor(half, odd)));
 }
 
-/* atan2(y, x), finite arguments; atan2(0, 0) is 0 (pi for x = -0) with the sign of y, as in C */
-PF_INLINE vd vd_atan2(vd y, vd x)
+/* atan t, |t| <= tan(pi / 8) */
+PF_INLINE vd vd_atan_reduced(vd t)
 {
-    vd ay = vd_abs(y), ax = vd_abs(x);
-    vd low = vd_min(ay, ax), high = vd_max(ay, ax);
-    vq steep = vd_bits(vd_sub(ax, ay));
-    /* low / high in [0, 1]: above tan(pi/8), atan = pi/4 + atan((low - high) / (low + high)) */
-    vq upper = vd_bits(vd_sub(vd_mul(high, VD_C(0x1.a827999fcef32p-2)), low));
-    vd num = vd_select_sign(upper, vd_sub(low, high), low), den = vd_select_sign(upper, vd_add(low, high), high);
-    vq empty = vd_bits(vd_sub(den, VD_C(0x1p-1022)));
-    vd t = vd_div(num, vd_select_sign(empty, VD_C(1.0), den)), z = vd_mul(t, t);
+    vd z = vd_mul(t, t);
     vd p = vd_fma(VD_C(-0x1.25a389d11074ep-6), z, VD_C(0x1.37f00c40ab6f4p-5));
     p = vd_fma(p, z, VD_C(-0x1.9cdd3a6a3882ap-5));
     p = vd_fma(p, z, VD_C(0x1.df11a328866ecp-5));
@@ -190,7 +183,30 @@ PF_INLINE vd vd_atan2(vd y, vd x)
     p = vd_fma(p, z, VD_C(-0x1.24924922b1858p-3));
     p = vd_fma(p, z, VD_C(0x1.99999999958fbp-3));
     p = vd_fma(p, z, VD_C(-0x1.555555555553dp-2));
-    vd a = vd_fma(vd_mul(t, z), p, t);
+    return vd_fma(vd_mul(t, z), p, t);
+}
+PF_INLINE vf vf_atan_reduced(vf t)
+{
+    vf z = vf_mul(t, t);
+    vf p = vf_fma(VF_C(-0x1.f25b5cp-5f), z, VF_C(0x1.b20326p-4f));
+    p = vf_fma(p, z, VF_C(-0x1.23b6cap-3f));
+    p = vf_fma(p, z, VF_C(0x1.9991aep-3f));
+    p = vf_fma(p, z, VF_C(-0x1.55554ap-2f));
+    return vf_fma(vf_mul(t, z), p, t);
+}
+
+/* atan2(y, x), finite arguments; atan2(0, 0) is 0 (pi for x = -0) with the sign of y, as in C */
+PF_INLINE vd vd_atan2(vd y, vd x)
+{
+    vd ay = vd_abs(y), ax = vd_abs(x);
+    vd low = vd_min(ay, ax), high = vd_max(ax, ay);      /* in this order NaN of either stays */
+    vq steep = vd_bits(vd_sub(ax, ay));
+    /* low / high in [0, 1]: above tan(pi/8), atan = pi/4 + atan((low - high) / (low + high)) */
+    vq upper = vd_bits(vd_sub(vd_mul(high, VD_C(0x1.a827999fcef32p-2)), low));
+    vd num = vd_select_sign(upper, vd_sub(low, high), low), den = vd_select_sign(upper, vd_add(low, high), high);
+    vq empty = vd_bits(vd_sub(den, VD_C(0x1p-1022)));
+    vd t = vd_div(num, vd_select_sign(empty, VD_C(1.0), den));
+    vd a = vd_atan_reduced(t);
     a = vd_add(a, vd_select_sign(upper, VD_C(0x1.921fb54442d18p-1), VD_C(0.0)));
     a = vd_select_sign(steep, vd_add(vd_sub(VD_C(0x1.921fb54442d18p+0), a), VD_C(0x1.1a62633145c07p-54)), a);
     a = vd_select_sign(vd_bits(x), vd_add(vd_sub(VD_C(0x1.921fb54442d18p+1), a), VD_C(0x1.1a62633145c07p-53)), a);
@@ -199,17 +215,13 @@ PF_INLINE vd vd_atan2(vd y, vd x)
 PF_INLINE vf vf_atan2(vf y, vf x)
 {
     vf ay = vf_abs(y), ax = vf_abs(x);
-    vf low = vf_min(ay, ax), high = vf_max(ay, ax);
+    vf low = vf_min(ay, ax), high = vf_max(ax, ay);
     vi steep = vf_bits(vf_sub(ax, ay));
     vi upper = vf_bits(vf_sub(vf_mul(high, VF_C(0x1.a8279ap-2f)), low));
     vf num = vf_select_sign(upper, vf_sub(low, high), low), den = vf_select_sign(upper, vf_add(low, high), high);
     vi empty = vf_bits(vf_sub(den, VF_C(0x1p-126f)));
-    vf t = vf_div(num, vf_select_sign(empty, VF_C(1.0f), den)), z = vf_mul(t, t);
-    vf p = vf_fma(VF_C(-0x1.f25b5cp-5f), z, VF_C(0x1.b20326p-4f));
-    p = vf_fma(p, z, VF_C(-0x1.23b6cap-3f));
-    p = vf_fma(p, z, VF_C(0x1.9991aep-3f));
-    p = vf_fma(p, z, VF_C(-0x1.55554ap-2f));
-    vf a = vf_fma(vf_mul(t, z), p, t);
+    vf t = vf_div(num, vf_select_sign(empty, VF_C(1.0f), den));
+    vf a = vf_atan_reduced(t);
     a = vf_add(a, vf_select_sign(upper, VF_C(0x1.921fb6p-1f), VF_C(0.0f)));
     a = vf_select_sign(steep, vf_sub(VF_C(0x1.921fb6p+0f), a), a);
     a = vf_select_sign(vf_bits(x), vf_sub(VF_C(0x1.921fb6p+1f), a), a);

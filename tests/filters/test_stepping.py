@@ -597,6 +597,36 @@ def test_a_bearing_of_any_size_is_wrapped(y, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("y", [0.0, 0.7, -2.3, math.pi, -3.1, 31.0, -33.0])
+def test_bearings_all_around_the_sensor(y, dtype):
+    """In every direction, near, far and on the sensor; what a particle weighs is not its neighbours' affair."""
+    sensor, n = (0.5, -1.0), 601
+    pf = ParticleFilter(BearingsOnly(sensor, (3, 4, 0.1, -0.2), np.eye(4), 0.1, 0.5), n, rng=1, dtype=dtype)
+    pf.predict()
+    rng = np.random.default_rng(3)
+    angle, distance = y + np.linspace(-np.pi, np.pi, n), 10.0 ** rng.uniform(-2, 6, n)
+    order = rng.permutation(n)
+    pf._x[0], pf._x[1] = (sensor[0] + distance * np.cos(angle)), (sensor[1] + distance * np.sin(angle))
+    pf._x[:2, 7] = sensor
+    east, north = pf._x[0].astype(float) - sensor[0], pf._x[1].astype(float) - sensor[1]
+    away = np.array([math.remainder(y - v, 2 * math.pi) for v in np.arctan2(north, east)])
+    expected = -0.5 * (away / 0.5) ** 2 - math.log(0.5) - 0.5 * math.log(2 * math.pi)
+    got = pf._engine.weigh(pf, y)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-13 if dtype == "float64" else 1e-4)
+    pf._x[:] = pf._x[:, order]
+    np.testing.assert_array_equal(pf._engine.weigh(pf, y), got[order])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_particle_that_stands_nowhere_has_no_bearing(dtype):
+    pf = ParticleFilter(BearingsOnly((0, 0), (3, 4, 0, 0), np.eye(4), 0.1, 0.5), 70, rng=1, dtype=dtype)
+    pf.predict()
+    pf._x[1, 40] = np.nan
+    got = pf._engine.weigh(pf, 0.9)
+    assert np.flatnonzero(np.isnan(got)).tolist() == [40]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("turn", [-1e6, 1e9, 1e20])
 def test_a_heading_stays_between_minus_pi_and_pi(turn, dtype):
     pf = ParticleFilter(robot(), 600, rng=1, dtype=dtype)

@@ -31,6 +31,7 @@ typedef struct step_team {
     step_block *blocks;
     void (*share)(struct step_team *team, size_t begin, size_t end, char *scratch);
     int moves, timed;
+    int drawn;                /* the noise of the only model block is there */
     int keep;                 /* joint log-weights go to f->joint */
     int positions;            /* f->ints hold the positions E_j of a systematic resampling */
     int raw;                  /* f->w (of "int": f->ints) is still to be scaled */
@@ -259,6 +260,13 @@ static int step_once(pf_filter *f, step_team *team, size_t k, int last)
     if (team->timed) {
         since = pf_nanoseconds();
         for (size_t b = 0; b < blocks; b++) memset(team->blocks[b].nanoseconds, 0, sizeof team->blocks[b].nanoseconds);
+    }
+    /* Few particles wait for chains of scalar operations, of the last step's sums and of the resampling. Noise depends on
+     * neither, and fills the time. */
+    team->drawn = team->moves && f->n <= PF_MODEL_BLOCK;
+    if (team->drawn) {
+        STEP_CALL(f, step_noise, f, 0, f->n, (void *)team->scratch);
+        STEP_LAP(team->timed, since, f->nanoseconds, PF_PROPAGATE)
     }
     if (f->resampled) {
         int status = step_resample(f, team);

@@ -30,16 +30,27 @@ static const T *F(step_gather)(const pf_filter *f, size_t first, size_t count, c
     return rows;
 }
 
-/* They move, from `in`, to the time f->time. */
-static const T *F(step_move)(const pf_filter *f, const T *in, size_t first, size_t count, const double *u, T *rows)
+static T *F(step_noise_rows)(const pf_filter *f, T *rows)
 {
-    const size_t d = (size_t)f->d, n = f->n, noise_dim = (size_t)f->noise_dim;
-    T *noise = rows + d * PF_MODEL_BLOCK + STEP_APART, *out = noise + noise_dim * PF_MODEL_BLOCK + STEP_APART;
-    T *to = (T *)f->x_next;
+    return rows + (size_t)f->d * PF_MODEL_BLOCK + STEP_APART;
+}
+
+/* The noise by which particles first .. first + count - 1 move to the time f->time, as (noise_dim, count) in its place. */
+static void F(step_noise)(const pf_filter *f, size_t first, size_t count, T *rows)
+{
+    T *noise = F(step_noise_rows)(f, rows);
     const pf_random_stream s = step_stream(f, f->time, STREAM_NOISE);
     const uint64_t group = (uint64_t)(first / PF_MODEL_BLOCK) << 27;
-    for (size_t i = 0; i < noise_dim; i++)
+    for (size_t i = 0; i < (size_t)f->noise_dim; i++)
         F(random_normal)(s, group + i * (PF_MODEL_BLOCK / GROUP), count, noise + i * count);
+}
+
+/* They move, from `in` and by their noise. */
+static const T *F(step_move)(const pf_filter *f, const T *in, size_t first, size_t count, const double *u, T *rows)
+{
+    const size_t d = (size_t)f->d, n = f->n;
+    T *noise = F(step_noise_rows)(f, rows), *out = noise + (size_t)f->noise_dim * PF_MODEL_BLOCK + STEP_APART;
+    T *to = (T *)f->x_next;
     if (d == 1) out = to + first;
     F(f->transition)(in, noise, u, f->time, (int64_t)count, f->params, out);
     if (d > 1)
@@ -87,6 +98,8 @@ static void F(step_share_move)(step_team *team, size_t begin, size_t end, char *
         for (size_t at = 0; at < whole; at += PF_MODEL_BLOCK) {
             const size_t first = start + at, count = whole - at < PF_MODEL_BLOCK ? whole - at : PF_MODEL_BLOCK;
             const T *x;
+            if (team->moves && !team->drawn) F(step_noise)(f, first, count, rows);
+            STEP_LAP(team->timed, since, block->nanoseconds, PF_PROPAGATE)
             if (team->positions)
                 block->unique += positions_expand(f->ints, f->n, &from, (uint32_t)first, (uint32_t)count, index);
             if (team->moves) {
@@ -273,6 +286,7 @@ static void F(step_all_move)(pf_filter *f, const double *u, char *scratch)
 {
     for (size_t first = 0; first < f->n; first += PF_MODEL_BLOCK) {
         const size_t count = f->n - first < PF_MODEL_BLOCK ? f->n - first : PF_MODEL_BLOCK;
+        F(step_noise)(f, first, count, (T *)scratch);
         F(step_move)(f, F(step_gather)(f, first, count, NULL, (T *)scratch), first, count, u, (T *)scratch);
     }
 }

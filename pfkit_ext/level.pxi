@@ -68,8 +68,8 @@ cdef extern from "resample.h" nogil:
         int (*residual32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, const uint64_t *u, int64_t *out) noexcept nogil
         int (*residual64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int64_t *out) noexcept nogil
         int64_t (*distinct)(const int64_t *ancestors, size_t N, uint64_t n) noexcept nogil
-        void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out) noexcept nogil
-        void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out) noexcept nogil
+        void (*gather_f32)(const float *x, size_t n, const int64_t *ancestors, size_t N, float *out) noexcept nogil
+        void (*gather_f64)(const double *x, size_t n, const int64_t *ancestors, size_t N, double *out) noexcept nogil
         size_t (*systematic_move32_f32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
                                         const float *x, size_t d, float *moved) noexcept nogil
         size_t (*systematic_move32_f64)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,

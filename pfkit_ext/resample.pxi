@@ -271,12 +271,12 @@ def gather(x, ancestors, out):
         x32, o32 = x, out
         with nogil:
             for i in range(d):
-                _level.resample.gather_f32(&x32[i, 0], &a[0], N, &o32[i, 0])
+                _level.resample.gather_f32(&x32[i, 0], n, &a[0], N, &o32[i, 0])
     elif N:
         x64, o64 = x, out
         with nogil:
             for i in range(d):
-                _level.resample.gather_f64(&x64[i, 0], &a[0], N, &o64[i, 0])
+                _level.resample.gather_f64(&x64[i, 0], n, &a[0], N, &o64[i, 0])
     if distinct == -2:
         seen = np.zeros(n, np.bool_)
         seen[ancestors] = True

@@ -350,8 +350,8 @@ class ParticleFilter:
         self._x, self._x_next = self._x_next, self._x
 
     def _draw_initial(self, timers: timing.Timers | None, rng: Any = None, room: Any = None) -> None:
-        """The first particles; ``rng``: their stream, if open already; ``room``: arrays (d, N) for them and for
-        the next ones.
+        """The first particles; ``rng``: their stream, if open already; ``room``: arrays (d, N) for them and
+        for the next ones.
         """
         start = perf_counter_ns() if timers is not None else 0
         n = self.n_particles

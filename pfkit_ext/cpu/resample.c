@@ -128,23 +128,6 @@ QUANTIZE_DEFINE(f64, double)
 QUANTIZE_SCALED(f32, float)
 QUANTIZE_SCALED(f64, double)
 
-/* ---- gathering ------------------------------------------------------------------------------------------------------- */
-
-/* Compilers make gather instructions of this loop, which on many processors take twice the time of plain loads. */
-#if defined(__GNUC__) && !defined(__clang__)
-#define PF_SCALAR __attribute__((optimize("no-tree-vectorize")))
-#else
-#define PF_SCALAR
-#endif
-PF_SCALAR static void gather_f32(const float *x, const int64_t *ancestors, size_t N, float *out)
-{
-    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
-}
-PF_SCALAR static void gather_f64(const double *x, const int64_t *ancestors, size_t N, double *out)
-{
-    for (size_t k = 0; k < N; k++) out[k] = x[ancestors[k]];
-}
-
 /* ---- writing ancestors ---------------------------------------------------------------------------------------------- */
 
 /* `fast` is how far a place may start for four stores to fit: N - 4, or negative if N < 4. */
@@ -418,7 +401,7 @@ static void copies_write(const uint32_t *PF_RESTRICT E, size_t n, int few, uint6
         size_t distinct = 0;                                                                                           \
         if (N >= S || N > POSITIONS_MAX || S >> 52) {                                                                  \
             distinct = systematic_one_by_one(w, n, S, N, r, out);                                                      \
-            for (size_t i = 0; i < d; i++) gather_##F(x + i * n, out, N, moved + i * N);                               \
+            for (size_t i = 0; i < d; i++) take_i64_##F(x + i * n, n, out, N, moved + i * N);                          \
             return distinct;                                                                                           \
         }                                                                                                              \
         const pf_positions p = positions_make(N, S, r);                                                                \
@@ -430,7 +413,7 @@ static void copies_write(const uint32_t *PF_RESTRICT E, size_t n, int few, uint6
             const int few = most <= 4 && (uint64_t)E[count - 1] + 4 <= N;                                              \
             copies_write(E, count, few, place, N, (int64_t)start, out);                                                \
             for (size_t i = 0; i < d; i++)                                                                             \
-                gather_##F(x + i * n, out + place, E[count - 1] - place, moved + i * N + place);                       \
+                take_i64_##F(x + i * n, n, out + place, E[count - 1] - place, moved + i * N + place);                  \
             place = E[count - 1];                                                                                      \
         }                                                                                                              \
         return distinct;                                                                                               \
@@ -681,6 +664,15 @@ static int64_t resample_distinct(const int64_t *a, size_t N, uint64_t n)
         moves += a[k] != a[k - 1];
     }
     return outside ? -1 : back ? -2 : (int64_t)moves + 1;
+}
+
+static void gather_f32(const float *x, size_t n, const int64_t *ancestors, size_t N, float *out)
+{
+    take_i64_f32(x, n, ancestors, N, out);
+}
+static void gather_f64(const double *x, size_t n, const int64_t *ancestors, size_t N, double *out)
+{
+    take_i64_f64(x, n, ancestors, N, out);
 }
 
 #define PF_RESAMPLE_TABLE                                                                                              \

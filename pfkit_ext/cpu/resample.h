@@ -39,9 +39,9 @@ typedef struct {
     int (*residual64)(const uint64_t *w, size_t n, pf_u128 S, uint64_t N, const uint64_t *u, int64_t *out);
     /* How many distinct values the N ancestors have if they are in order, else -2; -1 if one is outside 0 .. n - 1. */
     int64_t (*distinct)(const int64_t *ancestors, size_t N, uint64_t n);
-    /* out[k] = x[ancestors[k]] */
-    void (*gather_f32)(const float *x, const int64_t *ancestors, size_t N, float *out);
-    void (*gather_f64)(const double *x, const int64_t *ancestors, size_t N, double *out);
+    /* out[k] = x[ancestors[k]], of n elements of x */
+    void (*gather_f32)(const float *x, size_t n, const int64_t *ancestors, size_t N, float *out);
+    void (*gather_f64)(const double *x, size_t n, const int64_t *ancestors, size_t N, double *out);
     /* systematic32, and moved[i N + k] = x[i n + ancestor k] for i < d in the same pass */
     size_t (*systematic_move32_f32)(const uint32_t *w, size_t n, uint64_t S, uint64_t N, uint64_t r, int64_t *out,
                                     const float *x, size_t d, float *moved);

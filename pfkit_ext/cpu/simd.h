@@ -141,6 +141,24 @@ PF_INLINE uint64_t running_sums(const uint32_t *w, size_t n, size_t *k, uint64_t
 }
 #endif
 
+/* out[k] = x[index[k]] of x[0 .. n - 1]. Compilers make gather instructions of such loops, which on many processors take
+ * twice the time of plain loads. */
+#if !defined(PF_NATIVE_TAKE)
+#if defined(__GNUC__) && !defined(__clang__)
+#define PF_SCALAR __attribute__((optimize("no-tree-vectorize")))
+#else
+#define PF_SCALAR
+#endif
+#define PF_TAKE(name, T, I)                                                                                            \
+    PF_SCALAR static void name(const T *x, size_t n, const I *index, size_t count, T *out)                             \
+    {                                                                                                                  \
+        (void)n;                                                                                                       \
+        for (size_t k = 0; k < count; k++) out[k] = x[index[k]];                                                       \
+    }
+PF_TAKE(take_i64_f32, float, int64_t)
+PF_TAKE(take_i64_f64, double, int64_t)
+#endif
+
 /* The fixed fold tree: lanes k and k + 8, then + 4, + 2, + 1. */
 #if !defined(PF_NATIVE_FOLD)
 #define PF_FOLD_HALF(half, op) for (int k = 0; k < half; k++) t[k] = op(t[k], t[k + half]);

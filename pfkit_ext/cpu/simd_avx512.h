@@ -183,3 +183,41 @@ PF_INLINE uint64_t running_sums(const uint32_t *w, size_t n, size_t *k, uint64_t
     *k = j;
     return (uint64_t)_mm_cvtsi128_si64(_mm512_castsi512_si128(before));
 }
+
+/* out[k] = x[index[k]] of x[0 .. n - 1]: where a vector's elements lie in two neighbouring vectors, as those of ancestors
+ * in order mostly do, by one permutation of these. */
+#define PF_NATIVE_TAKE 1
+#define PF_TAKE(name, T, I, lanes, positions, far, permuted)                                                           \
+    PF_INLINE void name(const T *x, size_t n, const I *index, size_t count, T *out)                                    \
+    {                                                                                                                  \
+        size_t k = 0;                                                                                                  \
+        for (; k + lanes <= count; k += lanes) {                                                                       \
+            const size_t first = (size_t)index[k];                                                                     \
+            positions                                                                                                  \
+            if (first + 2 * lanes <= n && far == 0) {                                                                  \
+                permuted                                                                                               \
+            } else {                                                                                                   \
+                for (int i = 0; i < lanes; i++) out[k + i] = x[index[k + i]];                                          \
+            }                                                                                                          \
+        }                                                                                                              \
+        for (; k < count; k++) out[k] = x[index[k]];                                                                   \
+    }
+#define PF_TAKE_PD                                                                                                     \
+    _mm512_storeu_pd(out + k, _mm512_permutex2var_pd(_mm512_loadu_pd(x + first), at, _mm512_loadu_pd(x + first + 8)));
+PF_TAKE(take_u32_f64, double, uint32_t, 8,
+        const __m512i at = _mm512_cvtepu32_epi64(_mm256_sub_epi32(
+            _mm256_loadu_si256((const __m256i *)(const void *)(index + k)), _mm256_set1_epi32((int)index[k])));,
+        _mm512_cmp_epu64_mask(at, _mm512_set1_epi64(16), _MM_CMPINT_NLT), PF_TAKE_PD)
+PF_TAKE(take_i64_f64, double, int64_t, 8,
+        const __m512i at = _mm512_sub_epi64(_mm512_loadu_si512((const void *)(index + k)), _mm512_set1_epi64(index[k]));,
+        _mm512_cmp_epu64_mask(at, _mm512_set1_epi64(16), _MM_CMPINT_NLT), PF_TAKE_PD)
+PF_TAKE(take_u32_f32, float, uint32_t, 16,
+        const __m512i at = _mm512_sub_epi32(_mm512_loadu_si512((const void *)(index + k)),
+                                            _mm512_set1_epi32((int)index[k]));,
+        _mm512_cmp_epu32_mask(at, _mm512_set1_epi32(32), _MM_CMPINT_NLT),
+        _mm512_storeu_ps(out + k, _mm512_permutex2var_ps(_mm512_loadu_ps(x + first), at, _mm512_loadu_ps(x + first + 16)));)
+PF_TAKE(take_i64_f32, float, int64_t, 8,
+        const __m512i away = _mm512_sub_epi64(_mm512_loadu_si512((const void *)(index + k)), _mm512_set1_epi64(index[k]));
+        const __m256i at = _mm512_cvtepi64_epi32(away);,
+        _mm512_cmp_epu64_mask(away, _mm512_set1_epi64(16), _MM_CMPINT_NLT),
+        _mm256_storeu_ps(out + k, _mm256_permutex2var_ps(_mm256_loadu_ps(x + first), at, _mm256_loadu_ps(x + first + 8)));)

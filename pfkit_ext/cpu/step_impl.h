@@ -9,6 +9,9 @@ static const T *F(step_gather)(const pf_filter *f, size_t first, size_t count, c
     const T *from = (const T *)f->x;
     if (index) {
         size_t i = 0;
+#if defined(PF_NATIVE_TAKE)
+        for (; i < d; i++) F(take_u32)(from + i * n, n, index, count, rows + i * count);
+#endif
         for (; i + 2 <= d; i += 2) {      /* two coordinates for one reading of the index */
             const T *a = from + i * n, *b = a + n;
             T *to_a = rows + i * count, *to_b = to_a + count;
@@ -21,7 +24,7 @@ static const T *F(step_gather)(const pf_filter *f, size_t first, size_t count, c
         for (; i < d; i++)
             for (size_t k = 0; k < count; k++) rows[i * count + k] = from[i * n + index[k]];
     } else if (f->resampled) {
-        for (size_t i = 0; i < d; i++) F(gather)(from + i * n, f->ancestors + first, count, rows + i * count);
+        for (size_t i = 0; i < d; i++) F(gather)(from + i * n, n, f->ancestors + first, count, rows + i * count);
     } else if (d == 1) {
         return from + first;
     } else {

@@ -175,13 +175,16 @@ class Circuit(nn.Module):
         data = prepared(self, x, "x", validate)
         if torch.is_grad_enabled() and any(t.requires_grad for t in (data, *self.tensors())):
             return LogProb.apply(self, data, lse, *self.tensors())  # type: ignore[no-any-return]
-        if lse == "matmul" and self.executor and data.is_cuda:
-            from . import executor  # which imports this module
+        out = self._executed(data, lse)
+        return upward(self, data, lse)[1] if out is None else out
 
-            out = executor.log_prob(self, data)
-            if out is not None:
-                return out  # type: ignore[no-any-return]
-        return upward(self, data, lse)[1]
+    def _executed(self, data: Tensor, lse: str) -> Tensor | None:
+        """log p by the compiled CUDA forward, where that applies."""
+        if lse != "matmul" or not self.executor or not data.is_cuda:
+            return None
+        from . import executor  # which imports this module
+
+        return executor.log_prob(self, data)
 
     def forward(self, x: Any, **keywords: Any) -> Tensor:
         """:meth:`log_prob`."""

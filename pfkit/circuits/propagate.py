@@ -142,7 +142,9 @@ class LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, circuit, x, lse, *parameters):  # type: ignore[no-untyped-def, override]
-        values, root = upward(circuit, x, lse)
+        values, root = None, circuit._executed(x, lse)  # values are found when a gradient is asked for
+        if root is None:
+            values, root = upward(circuit, x, lse)
         ctx.circuit = circuit
         ctx.save_for_backward(x, values, root, *parameters)
         return root
@@ -153,6 +155,8 @@ class LogProb(torch.autograd.Function):
             raise NotImplementedError("a circuit's log_prob has no second derivatives (create_graph=True)")
         x, values, root, *_ = ctx.saved_tensors
         circuit = ctx.circuit
+        if values is None:
+            values, root = upward(circuit, x)
         flows = downward(circuit, values, grad, flow=False)
         zeros = zero_units.derivatives(circuit, values, root, grad)
         sums = flows.sums if zeros is None else [g + h for g, h in zip(flows.sums, zeros.sums, strict=True)]

@@ -142,6 +142,23 @@ def test_gradients_of_a_float32_circuit_with_a_kernel_are_the_exact_circuits(sma
         torch.testing.assert_close(p.grad.double(), q.grad, rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_of_a_value_that_came_without_those_of_its_regions(family, small, rows, monkeypatch):
+    """As from the compiled forward: the backward finds them."""
+    circuit, same, x = small(family), small(family), rows(family)
+    same.log_prob(x).sum().backward()
+    monkeypatch.setattr(Circuit, "_executed", lambda self, data, lse: upward(self, data)[1])
+    value = circuit.log_prob(x)
+    value.sum().backward()
+    for p, q in zip(circuit.parameters(), same.parameters(), strict=True):
+        assert torch.equal(p.grad, q.grad)
+    value = circuit.log_prob(x)
+    with torch.no_grad():
+        circuit.root_weight *= 0.5
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        value.sum().backward()
+
+
 def test_gradient_with_respect_to_gaussian_data(small, rows):
     circuit = small("gaussian", trees=2)
     x = torch.from_numpy(np.nan_to_num(rows("gaussian"))).requires_grad_()

@@ -150,9 +150,11 @@ def test_log_prob_uses_it(monkeypatch):
     original = executor.log_prob
     monkeypatch.setattr(executor, "log_prob", lambda *a: asked.append(1) or original(*a))
     with torch.no_grad():
-        circuit.log_prob(x)
+        value = circuit.log_prob(x)
         circuit.log_prob(x, lse="fuse")
     assert len(asked) == 1
+    assert torch.equal(circuit.log_prob(x), value)  # with a gradient to come
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("units", [20, 64, 128])

@@ -73,10 +73,10 @@ def default_shape(units: int, capability: tuple[int, int]) -> Shape:
     """The fastest known cut for circuits of `units` (one of :data:`UNITS`)."""
     hopper = capability == (9, 0)
     return {
-        32: Shape(32, 128, 4, 2, near=False, ordered=True),
-        64: Shape(16, 128, 4, 4, near=False, ordered=True),
+        32: Shape(16, 64, 8, 2, near=False, ordered=True),
+        64: Shape(16, 128, 5, 4, near=False, ordered=True),
         128: Shape(32, 256, 2, 8, near=False, ordered=True, packed=True),
-        256: Shape(32, 256, 2, 8, near=False, ordered=True, packed=True),
+        256: Shape(32, 256, 2, 4, hopper, near=False, ordered=True, packed=True),
         512: Shape(32, 512, 1, 8, hopper, near=False, ordered=True, packed=True),
     }[units]
 

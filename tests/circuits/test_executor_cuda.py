@@ -67,14 +67,14 @@ def test_every_batch(rows):
     compare(circuit_of(64), data(rows), 2e-5)
 
 
-@pytest.mark.parametrize("units", [32, 128])
+@pytest.mark.parametrize("units", [32, 128, 256])
 @pytest.mark.parametrize("peak", [8.0, 15.0])
 def test_weights_over_many_orders_of_magnitude(units, peak):
     # one log-likelihood is a sum of some hundred nats here: errors are roundings of terms of that size
     compare(circuit_of(units, peak=peak), data(200), 1e-4)
 
 
-@pytest.mark.parametrize("units", [32, 128])
+@pytest.mark.parametrize("units", [32, 128, 256])
 def test_zero_probabilities(units):
     circuit = circuit_of(units, zeros=0.6)
     x = data(200)

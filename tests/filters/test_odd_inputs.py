@@ -160,6 +160,7 @@ def turned(dims):
         (lambda: turned("x"), TypeError, "sequence of ints, not 'x'"),
         (lambda: turned((0.5,)), TypeError, "angle_dims must be an int >= 0, not 0.5"),
         (lambda: FilterBank(LocalLevel(1.0, 1.0), 5).run(iter("a"), each=True), TypeError, "a sequence, one"),
+        (lambda: FilterBank(LocalLevel(1.0, 1.0), 5).run(None, each=True), TypeError, "known length .* None"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10, ess_threshold="0.5"), TypeError, "not '0.5'"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=5), TypeError, "store .* not 5"),
         (lambda: ParticleFilter(LocalLevel(1.0, 1.0), 10).run([0.0], store=[None]), TypeError, "not None"),

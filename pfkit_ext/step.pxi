@@ -1,5 +1,6 @@
 # Compiled models and whole steps with them.
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.tuple cimport PyTuple_GET_ITEM
 from libc.math cimport log as _log
@@ -46,7 +47,7 @@ cdef class Stepper:
     cdef pf_filter *f
     cdef size_t filters, scratch_size, n
     cdef int threads, d, single
-    cdef object params, keys, room
+    cdef object params, keys, room, dtype
     cdef char *scratch
 
     def __cinit__(self, functions, params, keys, size_t n, int d, int noise_dim, int y_dim, int u_dim, dtype, str kind,
@@ -57,6 +58,7 @@ cdef class Stepper:
         cdef pf_filter *f
         cdef pf_model model
         self.single = np.dtype(dtype) == np.float32
+        self.dtype = np.dtype(np.float32 if self.single else np.float64)
         self.params = np.ascontiguousarray(params, np.float64)
         self.keys = np.ascontiguousarray(keys, np.uint64)
         if self.params.shape[1] == 0:
@@ -106,9 +108,10 @@ cdef class Stepper:
             self.f[b].key, self.f[b].stream = k[b, 0], k[b, 1] >> 1
 
     cdef int check(self, a, tuple shape, bint writes) except -1:
-        if a.shape != shape or a.dtype != (np.float32 if self.single else np.float64) or not a.flags.c_contiguous:
+        flags = a.flags
+        if a.shape != shape or (a.dtype is not self.dtype and a.dtype != self.dtype) or not flags.c_contiguous:
             raise ValueError(f"an array of {a.dtype}{a.shape} where {shape} was expected")
-        if writes and not a.flags.writeable:
+        if writes and not flags.writeable:
             raise ValueError("an array to be written is read-only")
         return 0
 
@@ -244,6 +247,18 @@ cdef class Stepper:
         return bool(self.f[b].resampled), int(self.f[b].n_unique)
 
 
-cdef inline void *_data(a):
-    return <void *><uintptr_t>a.__array_interface__["data"][0]
+cdef void *_data(a) except NULL:
+    """Where the elements of a contiguous array are."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(a, &view, PyBUF_SIMPLE)
+    PyBuffer_Release(&view)
+    return view.buf
+
+
+def running_sum(double start, const double[:] values):
+    """start + values[0] + values[1] + ..., in this order."""
+    cdef size_t k
+    for k in range(<size_t>values.shape[0]):
+        start += values[k]
+    return start
 

@@ -563,7 +563,8 @@ class ParticleFilter:
 
     def _result(self, steps, recorder, timers, from_equal, repeat=None) -> FilterResult:
         if isinstance(steps, StepArrays):
-            resampled, increments, length = int(steps.resampled.sum()), steps.increment, len(steps.increment)
+            resampled, increments = int(np.count_nonzero(steps.resampled)), steps.increment
+            length = len(increments)
         else:
             resampled, length = sum(step.resampled for step in steps), len(steps)
             increments = np.array([step.increment for step in steps])

@@ -248,8 +248,8 @@ def _restored(key: np.ndarray, state: tuple) -> PhiloxGenerator:
 class Streams:
     """The streams of one key: ``at(step, purpose)`` is ``stream(key, step, purpose)``, ten times cheaper.
 
-    One Generator a purpose is kept and rewound to the start of the stream asked for, so a Generator handed
-    out is valid until the next call with the same purpose.
+    From the second call on one Generator a purpose is kept and rewound to the start of the stream asked for:
+    a Generator handed out is valid until the next call with the same purpose.
     """
 
     def __init__(self, key: np.ndarray):
@@ -261,8 +261,11 @@ class Streams:
     def at(self, step: int, purpose: int) -> np.random.Generator:
         """The Generator of ``purpose``, at the start of the stream of ``step``."""
         entry = self._open.get(purpose)
-        if entry is None:
+        if not entry:
             generator = stream(self.key, step, purpose)
+            if entry is None:  # what is asked for once needs no state to go back to, which is dear to read
+                self._open[purpose] = ()
+                return generator
             start = generator.bit_generator.state
             self._open[purpose] = (generator, generator.bit_generator, start, start["state"]["counter"])
             return generator

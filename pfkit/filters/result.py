@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+import pfkit_ext._cpu as _cpu
+
 from .moments import mean_and_variance, weighted_quantile
 
 __all__ = ["FilterResult", "Recorder", "StepArrays", "StepResult"]
@@ -46,7 +48,7 @@ def running_sum(start: float, values: np.ndarray) -> float:
 
     The built-in sum compensates for roundings in some versions of Python.
     """
-    return float(running_sums([start], values[None])[0])
+    return _cpu.running_sum(start, values)
 
 
 def running_sums(start: ArrayLike, rows: np.ndarray) -> np.ndarray:

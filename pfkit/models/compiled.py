@@ -55,6 +55,8 @@ def _signature(real: str, transition: bool) -> tuple[re.Pattern, str]:
     return re.compile(r"void\(" + ",".join(arguments) + r"\)(?:noexcept)?(?:nogil)?"), text
 
 
+_NAMES = _cpu.model_names()
+
 #: Where the params of ready models hold lengths.
 _LENGTHS = {"linear": (0, 1), "bearings": (6,), "robot": (7,)}
 
@@ -157,8 +159,8 @@ class CompiledModel:
         steps: int | None = None,
     ) -> CompiledModel:
         """One of pfkit's own, named as in ``pfkit_ext/cpu/models.c``."""
-        if name not in _cpu.model_names():
-            raise ValueError(f"no ready compiled model {name!r}; there are {', '.join(_cpu.model_names())}")
+        if name not in _NAMES:
+            raise ValueError(f"no ready compiled model {name!r}; there are {', '.join(_NAMES)}")
         self = cls.__new__(cls)
         self._keep = ()
         self.functions = name

@@ -274,7 +274,7 @@ class FilterBank:
         series, moves = self._each(observations, each), self._each(inputs, each)
         for s in series if each else ():
             if not hasattr(s, "__len__"):
-                raise TypeError(f"with each=True there is a series of known length for each filter, not {s!r}")
+                raise TypeError(f"with each=True there is a series of known length a filter, not {s!r}")
         if each and len({len(s) for s in series}) > 1:
             lengths = ", ".join(str(n) for n in sorted({len(s) for s in series}))
             raise ValueError(f"series of different lengths ({lengths}): fill the shorter ones up with NaN")

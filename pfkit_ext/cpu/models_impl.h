@@ -19,9 +19,10 @@ PF_INLINE void M(put)(T *p, V a, int64_t count)
     for (int k = 0; k < LANES && k < count; k++) p[k] = t[k];
 }
 #define C(v) M(set1)((T)(v))
-/* The last vector overlaps the one before it, rather than be cut: x_new and log_g are not among the inputs. */
-#define EACH_VECTOR for (int64_t j = 0, count = n; j < n; j = AFTER(j), count = n - j)
-#define AFTER(j) ((j) + 2 * LANES > n && (j) + LANES < n && n >= LANES ? n - LANES : (j) + LANES)
+/* The last vector overlaps the one before it, rather than be cut: x_new and log_g are not among the inputs. So all are
+ * whole, unless n is below LANES and there is but one. */
+#define EACH_VECTOR for (int64_t j = 0, count = n < LANES ? n : LANES; j < n; j = AFTER(j))
+#define AFTER(j) ((j) + LANES >= n ? n : (j) + LANES < n - LANES ? (j) + LANES : n - LANES)
 
 /* z -> -z^2 / 2 + constant */
 PF_INLINE V M(gaussian)(V z, T constant) { return M(fma)(M(mul)(z, C(-0.5)), z, C(constant)); }

@@ -21,13 +21,18 @@ def apply_matrix(a: Array, x: Array) -> Array:
     m, d = a.shape
     if m == d == 1:
         return float(a[0, 0]) * x
-    out = np.zeros((m, *x.shape[:-1]))
+    out = np.empty((m, *x.shape[:-1]))
     for i in range(m):
-        for j in range(d):
+        terms = [j for j in range(d) if a[i, j] != 0.0]
+        if not terms:
+            out[i] = 0.0
+        for j in terms:
             coefficient = float(a[i, j])
-            if coefficient == 1.0:
+            if j == terms[0]:
+                np.multiply(x[..., j], coefficient, out=out[i])
+            elif coefficient == 1.0:
                 out[i] += x[..., j]
-            elif coefficient != 0.0:
+            else:
                 out[i] += coefficient * x[..., j]
     return np.moveaxis(out, 0, -1)
 
@@ -39,7 +44,12 @@ def draw_normal(factor: Array, n: int, rng: np.random.Generator) -> Array:
         return np.zeros((d, n)).T
     if d == 1:
         return (float(factor[0, 0]) * rng.standard_normal(n))[:, None]
-    return apply_matrix(factor, rng.standard_normal((d, n)).T)
+    z = rng.standard_normal((d, n))
+    scale = factor.diagonal()
+    if np.count_nonzero(factor) == np.count_nonzero(scale):
+        z *= scale[:, None]
+        return z.T
+    return apply_matrix(factor, z.T)
 
 
 class NormalDensity:

@@ -366,7 +366,9 @@ class BearingsOnly(StateSpaceModel):
         self._prior_factor = factor(self.prior_cov)
 
     def initial(self, n, rng):
-        return draw_normal(self._prior_factor, n, rng) + self.prior_mean
+        x = draw_normal(self._prior_factor, n, rng)
+        x += self.prior_mean
+        return x
 
     def transition(self, x, t, rng):
         return apply_matrix(self.transition_matrix, x) + draw_normal(self._transition_factor, len(x), rng)

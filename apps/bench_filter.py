@@ -207,13 +207,18 @@ def primitives(clock: Callable[[], float]) -> list[dict[str, Any]]:
             ints = _cpu.quantize(w)
 
             def ours(ints=ints, x=x, gathered=gathered, parents=parents):
-                _cpu.systematic_move(ints, x[None], 1 << 62, parents, gathered)
+                _cpu.systematic_move(ints, x[None], 3 << 62, parents, gathered)
 
             def from_floats(w=w, ours=ours):
                 ours(_cpu.quantize(w))
 
             def theirs(w=w, x=x):
                 return x[np.searchsorted(np.cumsum(w), (np.arange(n) + 0.25) / n).clip(max=n - 1)]
+
+            ours()
+            places = theirs(x=np.arange(n))
+            if np.abs(parents - places).max() > 1e-3 * n or not np.array_equal(gathered[0], x[parents]):
+                sys.exit(f"systematic resampling, {how} weighted: not the ancestors that NumPy finds")
 
             name = f"systematic and gather, {how} weighted"
             pairs[name] = {"pfkit": ours, "numpy": theirs}

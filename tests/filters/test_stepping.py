@@ -599,7 +599,7 @@ def test_a_bearing_of_any_size_is_wrapped(y, dtype):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("y", [0.0, 0.7, -2.3, math.pi, -3.1, 31.0, -33.0])
 def test_bearings_all_around_the_sensor(y, dtype):
-    """In every direction, near, far and on the sensor; a particle's weight does not depend on its neighbours."""
+    """In every direction, near, far and on the sensor; each particle's weight is its own affair."""
     sensor, n = (0.5, -1.0), 601
     pf = ParticleFilter(BearingsOnly(sensor, (3, 4, 0.1, -0.2), np.eye(4), 0.1, 0.5), n, rng=1, dtype=dtype)
     pf.predict()

@@ -362,7 +362,6 @@ PF_INLINE int vd_any_sign(vq s)
     for (int g = 1; g < PF_REGS; g++) all = rq_or(all, s.r[g]);
     return rd_any_sign(all);
 }
-PF_INLINE vq vq_load(const uint64_t *p) { vq o; PF_EACH_REG o.r[g] = rq_load(p + g * RD_LANES); return o; }
 PF_INLINE void vq_store(uint64_t *p, vq a) { PF_EACH_REG rq_store(p + g * RD_LANES, a.r[g]); }
 PF_INLINE vq vq_set1(uint64_t s) { vq o; PF_EACH_REG o.r[g] = rq_set1(s); return o; }
 PF_WRAP2(vq, vq_add, rq_add)
@@ -429,9 +428,7 @@ PF_INLINE vi vi_pack(const vq *a)
     return o;
 }
 
-PF_INLINE vd vd_neg(vd a) { return vq_float(vq_xor(vd_bits(a), vq_set1(0x8000000000000000ull))); }
 PF_INLINE vd vd_abs(vd a) { return vq_float(vq_and(vd_bits(a), vq_set1(0x7fffffffffffffffull))); }
-PF_INLINE vf vf_neg(vf a) { return vi_float(vi_xor(vf_bits(a), vi_set1(0x80000000u))); }
 PF_INLINE vf vf_abs(vf a) { return vi_float(vi_and(vf_bits(a), vi_set1(0x7fffffffu))); }
 
 #endif

@@ -35,10 +35,8 @@
 #define PF_REP_8(S, op) PF_REP_4(S, op) S(4, op) S(5, op) S(6, op) S(7, op)
 #define PF_REP_16(S, op) for (int k = 0; k < 16; k++) { S(k, op) }
 
-#define PF_S1(k, op) r.v[k] = op(a.v[k]);
 #define PF_S2(k, op) r.v[k] = op(a.v[k], b.v[k]);
 #define PF_S3(k, op) r.v[k] = op(a.v[k], b.v[k], c.v[k]);
-#define PF_DEF1(name, R, A, REP, op) PF_INLINE R name(A a) { R r; REP(PF_S1, op) return r; }
 #define PF_DEF2(name, T, REP, op) PF_INLINE T name(T a, T b) { T r; REP(PF_S2, op) return r; }
 #define PF_DEF3(name, T, REP, op) PF_INLINE T name(T a, T b, T c) { T r; REP(PF_S3, op) return r; }
 
@@ -77,7 +75,6 @@ PF_DEF2(u32_sub, u32x16, PF_REPF, PFI_SUB)
 #define PF_SSTOREI(k, op) PFI_STORE(p + (k) * PF_STEPF, a.v[k]);
 #define PF_SSETF(k, op) r.v[k] = PFF_SET1(s);
 #define PF_SSETD(k, op) r.v[k] = PFD_SET1(s);
-#define PF_SSETI(k, op) r.v[k] = PFI_SET1(s);
 
 PF_INLINE f32x16 f32_load(const float *p) { f32x16 r; PF_REPF(PF_SLOADF, 0) return r; }
 PF_INLINE f64x16 f64_load(const double *p) { f64x16 r; PF_REPD(PF_SLOADD, 0) return r; }
@@ -87,7 +84,6 @@ PF_INLINE void f64_store(double *p, f64x16 a) { PF_REPD(PF_SSTORED, 0) }
 PF_INLINE void u32_store(uint32_t *p, u32x16 a) { PF_REPF(PF_SSTOREI, 0) }
 PF_INLINE f32x16 f32_set1(float s) { f32x16 r; PF_REPF(PF_SSETF, 0) return r; }
 PF_INLINE f64x16 f64_set1(double s) { f64x16 r; PF_REPD(PF_SSETD, 0) return r; }
-PF_INLINE u32x16 u32_set1(uint32_t s) { u32x16 r; PF_REPF(PF_SSETI, 0) return r; }
 
 /* count < 16 elements, the rest filled: with -inf the padding adds nothing to a log-sum, at any level. */
 #if !defined(PF_NATIVE_TAIL)

@@ -32,7 +32,6 @@ typedef struct { __m256i v[2]; } pf_acc64;      /* 64-bit partial sums; which la
 #define PFD_FMA _mm256_fmadd_pd
 #define PFI_LOAD(p) _mm256_loadu_si256((const __m256i *)(p))
 #define PFI_STORE(p, a) _mm256_storeu_si256((__m256i *)(p), a)
-#define PFI_SET1(s) _mm256_set1_epi32((int)(s))
 #define PFI_ADD _mm256_add_epi32
 #define PFI_SUB _mm256_sub_epi32
 

@@ -32,7 +32,6 @@ typedef struct { __m512i v[2]; } pf_acc64;
 #define PFD_FMA _mm512_fmadd_pd
 #define PFI_LOAD(p) _mm512_loadu_si512((const void *)(p))
 #define PFI_STORE(p, a) _mm512_storeu_si512((void *)(p), a)
-#define PFI_SET1(s) _mm512_set1_epi32((int)(s))
 #define PFI_ADD _mm512_add_epi32
 #define PFI_SUB _mm512_sub_epi32
 

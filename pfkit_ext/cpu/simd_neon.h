@@ -32,7 +32,6 @@ typedef struct { uint64x2_t v[4]; } pf_acc64;
 #define PFD_FMA(a, b, c) vfmaq_f64(c, a, b)
 #define PFI_LOAD vld1q_u32
 #define PFI_STORE vst1q_u32
-#define PFI_SET1 vdupq_n_u32
 #define PFI_ADD vaddq_u32
 #define PFI_SUB vsubq_u32
 

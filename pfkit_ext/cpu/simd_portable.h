@@ -31,7 +31,6 @@ typedef struct { uint64_t v[16]; } pf_acc64;
 #define PFD_FMA(a, b, c) fma(a, b, c)
 #define PFI_LOAD(p) (*(p))
 #define PFI_STORE(p, a) (*(p) = (a))
-#define PFI_SET1(s) (s)
 #define PFI_ADD(a, b) ((a) + (b))
 #define PFI_SUB(a, b) ((a) - (b))
 #define PF_EACH for (int k = 0; k < 16; k++)

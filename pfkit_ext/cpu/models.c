@@ -60,36 +60,14 @@ PF_INLINE vf vf_select_not_above(vf s, vf a, vf b) { return vf_select_sign(vf_no
 #define M(name) vd_##name
 #define F(name) name##_f64
 #define LANES VD_LANES
-#define TRANSITION_ARGUMENTS                                                                                           \
-    const double *x, const double *noise, const double *u, int64_t t, int64_t n, const double *params, double *x_new
-#define LIKELIHOOD_ARGUMENTS                                                                                           \
-    const double *x, const double *y, int64_t t, int64_t n, const double *params, double *log_g
 #include "models_impl.h"
-#undef T
-#undef V
-#undef M
-#undef F
-#undef LANES
-#undef TRANSITION_ARGUMENTS
-#undef LIKELIHOOD_ARGUMENTS
 
 #define T float
 #define V vf
 #define M(name) vf_##name
 #define F(name) name##_f32
 #define LANES VF_LANES
-#define TRANSITION_ARGUMENTS                                                                                           \
-    const float *x, const float *noise, const double *u, int64_t t, int64_t n, const double *params, float *x_new
-#define LIKELIHOOD_ARGUMENTS                                                                                           \
-    const float *x, const double *y, int64_t t, int64_t n, const double *params, float *log_g
 #include "models_impl.h"
-#undef T
-#undef V
-#undef M
-#undef F
-#undef LANES
-#undef TRANSITION_ARGUMENTS
-#undef LIKELIHOOD_ARGUMENTS
 
 #define PF_MODEL_ROW(name)                                                                                             \
     { #name, name##_transition_f64, name##_likelihood_f64, name##_transition_f32, name##_likelihood_f32 }

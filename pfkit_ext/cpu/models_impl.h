@@ -1,6 +1,11 @@
 /* Included by models.c for each dtype: T the type, V its vectors, M(name) their operations, F(name) the function name.
  * Elementwise, explicit fma: the same bits at every SIMD level and for any cut into blocks. */
 
+#define TRANSITION_ARGUMENTS                                                                                           \
+    const T *x, const T *noise, const double *u, int64_t t, int64_t n, const double *params, T *x_new
+#define LIKELIHOOD_ARGUMENTS                                                                                           \
+    const T *x, const double *y, int64_t t, int64_t n, const double *params, T *log_g
+
 PF_INLINE V M(part)(const T *p, int64_t count)
 {
     T t[LANES];
@@ -259,3 +264,10 @@ static void F(robot_likelihood)(LIKELIHOOD_ARGUMENTS)
 #undef C
 #undef EACH_VECTOR
 #undef AFTER
+#undef TRANSITION_ARGUMENTS
+#undef LIKELIHOOD_ARGUMENTS
+#undef T
+#undef V
+#undef M
+#undef F
+#undef LANES

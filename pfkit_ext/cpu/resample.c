@@ -71,24 +71,24 @@ PF_INLINE uint64_t round_to_u64(double v) { return rounded_bits(v) - 0x433000000
         }                                                                                                              \
     }
 
-#define QUANTIZE_DEFINE(F, T)                                                                                          \
+#define QUANTIZE_DEFINE(F, T, NAN)                                                                                        \
     static ptrdiff_t quantize_check_##F(const T *w, size_t n, double *largest)                                         \
     {                                                                                                                  \
-        T m = int_max_##F(w, n);                            /* NaN if there is one */                                  \
-        F##x16 a = F##_set1(0);                                                                                        \
+        F##x16 low = F##_set1(0), high = low;                                                                          \
+        NAN nan = F##_nan_none();                                                                                      \
         size_t j = 0;                                                                                                  \
-        if (m == m && m <= (T)(sizeof(T) == 4 ? (double)3.402823466e38f : 1.7976931348623157e308)) {                   \
-            for (; j + 16 <= n; j += 16) a = F##_min(a, F##_load(w + j));                                              \
-            if (j < n) a = F##_min(a, F##_load_tail(w + j, n - j, 0));                                                 \
-            T low[16];                                                                                                 \
-            int negative = 0;                                                                                          \
-            F##_store(low, a);                                                                                         \
-            for (int k = 0; k < 16; k++) negative |= low[k] < 0;                                                       \
-            if (!negative) {                                                                                           \
-                *largest = (double)m;                                                                                  \
-                return m > 0 ? -1 : (ptrdiff_t)n;                                                                      \
-            }                                                                                                          \
+        for (; j < n; j += 16) {                                                                                       \
+            const F##x16 v = j + 16 <= n ? F##_load(w + j) : F##_load_tail(w + j, n - j, 0);                           \
+            nan = F##_nan_note(nan, v);                                                                                \
+            low = F##_min(low, v);                                                                                     \
+            high = F##_max(high, v);                                                                                   \
         }                                                                                                              \
+        T lows[16];                                                                                                    \
+        int negative = 0;                                                                                              \
+        F##_store(lows, low);                                                                                          \
+        for (int k = 0; k < 16; k++) negative |= lows[k] < 0;                                                          \
+        *largest = (double)F##_fold_max(high);                                                                         \
+        if (!F##_nan_any(nan) && !negative && !isinf(*largest)) return *largest > 0 ? -1 : (ptrdiff_t)n;               \
         for (j = 0; j < n; j++)                                                                                        \
             if (!(w[j] >= 0) || isinf(w[j])) break;                                                                    \
         return (ptrdiff_t)j;                                                                                           \
@@ -110,8 +110,8 @@ PF_INLINE uint64_t round_to_u64(double v) { return rounded_bits(v) - 0x433000000
         return -1;                                                                                                     \
     }
 
-QUANTIZE_DEFINE(f32, float)
-QUANTIZE_DEFINE(f64, double)
+QUANTIZE_DEFINE(f32, float, pf_nan32)
+QUANTIZE_DEFINE(f64, double, pf_nan64)
 
 /* What quantize32 gives for the weights w times `scale`, rounded to T, of which m > 0 is the largest. Returns the sum. */
 #define QUANTIZE_SCALED(F, T)                                                                                          \

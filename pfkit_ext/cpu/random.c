@@ -270,6 +270,20 @@ RANDOM_DEFINE(bits, uint64_t, PF_RANDOM_GROUP_F64, RANDOM_NO_EXTRA)
 RANDOM_DEFINE(uniform_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
 RANDOM_DEFINE(exponential_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
 
+/* The first n of the numbers of a group. */
+#define RANDOM_COPY(F, v, T, LANES)                                                                                    \
+    PF_INLINE void random_copy_##F(T *out, const T *from, size_t n)                                                    \
+    {                                                                                                                  \
+        if (n < LANES) {                                                                                               \
+            memcpy(out, from, n * sizeof(T));                                                                          \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (size_t k = 0; k + LANES <= n; k += LANES) v##_store(out + k, v##_load(from + k));                         \
+        v##_store(out + n - LANES, v##_load(from + n - LANES));                                                        \
+    }
+RANDOM_COPY(f64, vd, double, VD_LANES)
+RANDOM_COPY(f32, vf, float, VF_LANES)
+
 /* Normals: a turn takes LANES counters. */
 #define NORMAL_DEFINE(F, T, W, SIZE, LANES, EXTRA)                                                                     \
     static void random_normal_##F(pf_random_stream s, uint64_t group, size_t n, T *out)                                \
@@ -292,7 +306,7 @@ RANDOM_DEFINE(exponential_f32, float, PF_RANDOM_GROUP_F32, RANDOM_F32_EXTRA)
             }                                                                                                          \
             if (n <= SIZE) break;                                                                                      \
         }                                                                                                              \
-        if (n < SIZE) memcpy(out, last, n * sizeof(T));                                                                \
+        if (n < SIZE) random_copy_##F(out, last, n);                                                                   \
     }
 #define NORMAL_F32_EXTRA , s, at
 NORMAL_DEFINE(f64, double, vq, PF_RANDOM_GROUP_F64, VD_LANES, RANDOM_NO_EXTRA)

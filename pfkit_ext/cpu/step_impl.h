@@ -25,7 +25,7 @@ static const T *F(step_gather)(const pf_filter *f, size_t first, size_t count, c
             for (size_t k = 0; k < count; k++) rows[i * count + k] = from[i * n + index[k]];
     } else if (f->resampled) {
         for (size_t i = 0; i < d; i++) F(gather)(from + i * n, n, f->ancestors + first, count, rows + i * count);
-    } else if (d == 1) {
+    } else if (d == 1 || count == n) {
         return from + first;
     } else {
         for (size_t i = 0; i < d; i++) memcpy(rows + i * count, from + i * n + first, count * sizeof(T));
@@ -54,9 +54,10 @@ static const T *F(step_move)(const pf_filter *f, const T *in, size_t first, size
     const size_t d = (size_t)f->d, n = f->n;
     T *noise = F(step_noise_rows)(f, rows), *out = noise + (size_t)f->noise_dim * PF_MODEL_BLOCK + STEP_APART;
     T *to = (T *)f->x_next;
-    if (d == 1) out = to + first;
+    const int there = d == 1 || count == n;      /* rows of x_next are rows of this block */
+    if (there) out = to + first;
     F(f->transition)(in, noise, u, f->time, (int64_t)count, f->params, out);
-    if (d > 1)
+    if (!there)
         for (size_t i = 0; i < d; i++) memcpy(to + i * n + first, out + i * count, count * sizeof(T));
     return out;
 }
@@ -65,7 +66,7 @@ static const T *F(step_move)(const pf_filter *f, const T *in, size_t first, size
 static const T *F(step_still)(const pf_filter *f, size_t first, size_t count, T *rows)
 {
     const T *x = (const T *)f->x;
-    if (f->d == 1) return x + first;
+    if (f->d == 1 || count == f->n) return x + first;
     for (size_t i = 0; i < (size_t)f->d; i++) memcpy(rows + i * count, x + i * f->n + first, count * sizeof(T));
     return rows;
 }

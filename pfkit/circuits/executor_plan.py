@@ -43,7 +43,7 @@ class Shape:
     ahead : int
         16 x 16 tiles of W that a warp has on their way; a power of two.
     warpgroups : bool
-        Use the warpgroup products of compute capability 9.0.
+        Use the warpgroup products of compute capability 9.0; `threads` is then a multiple of 128.
     near : bool
         Keep values in shared memory from a region to its parent.
     ordered : bool
@@ -61,6 +61,11 @@ class Shape:
     near: bool = True
     ordered: bool = False
     packed: bool = False
+
+    def __post_init__(self) -> None:
+        # part of a warpgroup that issues its products is an illegal instruction, which ends the CUDA context
+        if self.warpgroups and self.threads % 128:
+            raise ValueError(f"with warpgroups, threads must be a multiple of 128, got {self.threads}")
 
     def shared(self, units: int) -> int:
         """Bytes of shared memory of a block."""

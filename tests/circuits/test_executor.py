@@ -167,3 +167,8 @@ def test_the_default_cuts_fit_the_hardware(units):
     assert tiles // warps * tiles % shape.ahead == 0  # the ring starts over with every region
     assert 32 * shape.columns % shape.threads == 0
     assert not (shape.near and shape.ordered)
+
+
+def test_products_of_warpgroups_need_whole_ones():
+    with pytest.raises(ValueError, match="threads must be a multiple of 128, got 64"):
+        Shape(16, 64, 8, 2, warpgroups=True)

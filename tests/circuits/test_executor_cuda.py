@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from pfkit.circuits import Circuit, InputLayer, RegionGraph, executor, hclt, tree_regions  # noqa: E402
-from pfkit.circuits.executor_plan import ForwardPlan, Layout, Shape, default_shape  # noqa: E402
+from pfkit.circuits.executor_plan import ForwardPlan, Layout, Shape  # noqa: E402
 from pfkit.circuits.propagate import upward  # noqa: E402
 
 PARENTS = [-1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 7, 10, 11, 12, 13, 0, 1, 2, 15, 15]
@@ -283,12 +283,15 @@ def test_arguments_are_checked():
 @pytest.mark.skipif(
     torch.cuda.is_available() and torch.cuda.get_device_capability() != (9, 0), reason="not a Hopper GPU"
 )
-@pytest.mark.parametrize("units", [32, 256])
-def test_warpgroup_products_agree(units):
-    from dataclasses import replace
-
+@pytest.mark.parametrize(
+    ("units", "shape"),
+    [
+        (32, Shape(32, 128, 4, 2, True, near=False, ordered=True)),
+        (256, Shape(32, 256, 2, 8, True, near=False, ordered=True, packed=True)),
+    ],
+)
+def test_warpgroup_products_agree(units, shape):
     circuit, x = circuit_of(units), data(70)
-    shape = replace(default_shape(units, (9, 0)), warpgroups=True)
     plan = ForwardPlan(executor.layout_of(circuit), 70, 0, shape)
     plan.refresh()
     torch.testing.assert_close(plan.run(x).double(), exact(circuit, x)[1], rtol=0, atol=2e-5)

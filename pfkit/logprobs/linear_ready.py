@@ -116,6 +116,10 @@ def guard(*tensors: _Tensor) -> Any:
         return None
 
 
+def _on_current_gpu(x: _Tensor) -> bool:
+    return x.is_cuda and x.get_device() == torch_op._current_device()
+
+
 def remember(
     options: Any, hidden: _Tensor, weight: _Tensor, targets: _Tensor, cap: float, scale: float,
     smoothing: float, z: float, ignore_index: int, logits_dtype: torch.dtype | None, memory: int | None,
@@ -123,7 +127,7 @@ def remember(
     """Make the next call with these options and such tensors ready, if the fused kernel takes it whole and
     nothing is copied. The tensors are the call's own, its arguments have been checked.
     """
-    if torch.compiler.is_compiling() or not hidden.is_cuda or torch_op._transformed():
+    if torch.compiler.is_compiling() or not _on_current_gpu(hidden) or torch_op._transformed():
         return
     needs = hidden.requires_grad or weight.requires_grad
     if (needs and torch.is_grad_enabled()) or torch_op._dispatch_modes() or torch_op._function_modes():
@@ -132,8 +136,6 @@ def remember(
     if not all(type(x) in plain for x in (hidden, weight, targets)):
         return
     if targets.dtype != torch.int64 or not targets.is_contiguous() or not hidden.numel():
-        return
-    if hidden.get_device() != torch_op._current_device():
         return
     if hidden.dim() != 2 and not hidden.is_contiguous():
         return

@@ -3,6 +3,7 @@ call, and is not taken where it must not be.
 """
 
 import ctypes
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from pfkit.logprobs.linear import linear_cross_entropy, linear_log_probs  # noqa
 from pfkit.logprobs.linear_terms import Terms  # noqa: E402
 from pfkit.lse import cuda, torch_op  # noqa: E402
 
+F = torch.nn.functional
 ROWS, HIDDEN, VOCABULARY = 300, 64, 1501
 
 
@@ -129,6 +131,92 @@ def test_a_guard_knows_its_tensors():
     torch.func.grad(lambda z: inside.append(same(x, w, t)) or z.sum())(torch.ones(3))
     torch.func.vmap(lambda z: inside.append(same(x, w, t)) or z)(torch.ones(3))
     assert inside == [False, False]
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """The CPU as the current GPU; what was launched, the losses made by torch."""
+    launched, operands = [], {}
+
+    def launches(hidden, weight, terms, kept_columns, width):
+        operands["now"] = hidden, weight, terms
+        return operands["now"], "combine"
+
+    def run(index, launch, stream, slots, picked, targets, loss, *rest):
+        if launch != "combine":
+            launched.append(launch)
+            return
+        hidden, weight, terms = launched[-1]
+        ids = torch.frombuffer((ctypes.c_int64 * len(hidden)).from_address(targets), dtype=torch.int64)
+        z = hidden.detach().float() @ weight.detach().float().t()
+        rows = F.cross_entropy(z, ids, reduction="none", ignore_index=terms.ignore_index)
+        write(loss, rows)
+
+    device = SimpleNamespace(capability=(9, 0), multiprocessors=8)
+    monkeypatch.setattr(linear_fused.cuda, "device", lambda index: device)
+    monkeypatch.setattr(linear_fused, "launches", launches)
+    monkeypatch.setattr(linear_ready, "_run", run)
+    monkeypatch.setattr(linear_ready, "_on_current_gpu", lambda x: True)
+    monkeypatch.setattr(torch_op, "_raw_stream", lambda index: 0)
+    monkeypatch.setattr(torch_op, "_current_device", lambda: -1)
+    monkeypatch.setattr(linear_ready, "_calls", {})
+    return launched
+
+
+def test_which_calls_are_ready(played):
+    x, w, t = problem("cpu")
+    exact = F.cross_entropy(x.double() @ w.double().t(), t)
+
+    def call(*given, ready, want=exact, **options):
+        before = len(played)
+        loss = linear_cross_entropy(*given, **options)
+        assert len(played) - before == ready
+        assert abs(float(loss.detach()) - float(want)) < 5e-3  # logits rounded to 16 bits, or not
+        return loss
+
+    call(x, w, t, ready=False)
+    call(x, w, t, ready=True)
+    call(x.clone(), w.clone(), t.clone(), ready=True)
+    call(x.view(3, 100, HIDDEN), w, t.view(3, 100), ready=False)
+    call(x.view(3, 100, HIDDEN), w, t.view(3, 100), ready=True)
+    assert linear_cross_entropy(x, w, t, reduction="none").shape == t.shape
+    assert linear_log_probs(x.view(3, 100, HIDDEN), w, t.view(3, 100)).shape == (3, 100)
+    assert len(played) == 5
+
+    wide_x, wide_w = (torch.repeat_interleave(a, 2, 1) for a in (x, w))
+    for a, b in ((wide_x[:, ::2], w), (x, wide_w[:, ::2]), (x, w.t().contiguous().t())):
+        call(a, b, t, ready=False)
+        call(a, b, t, ready=False)
+    call(x, w, t.int(), ready=False)
+    call(x, w, t.int(), ready=False)
+    call(x, w, t.repeat_interleave(2)[::2], ready=False)
+    call(x, w, t.repeat_interleave(2)[::2], ready=False)
+
+    needing = x.clone().requires_grad_()
+    assert call(needing, w, t, ready=False).requires_grad
+    with torch.no_grad():
+        call(needing, w, t, ready=False)
+        call(needing, w, t, ready=True)
+    assert call(needing, w, t, ready=False).requires_grad
+
+    bias = torch.linspace(0, 3, VOCABULARY)
+    want = F.cross_entropy(x.double() @ w.double().t() + bias, t)
+    call(x, w, t, bias=bias, want=want, ready=False)
+    call(x, w, t, bias=bias, want=want, ready=False)
+    call(x.float(), w.float(), t, ready=False)
+    call(x.float(), w.float(), t, ready=False)
+    call(x, w, t, softcap=1e4, ready=False)
+    call(x, w, t, softcap=1e4, ready=False)
+    with Pass():
+        call(x, w, t, ready=False)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        call(x, w, t, ready=False)
+    call(x, w, t, ready=True)
+    for wrong, error in (({"ignore_index": True}, TypeError), ({"memory": 10}, ValueError)):
+        with pytest.raises(error):
+            linear_cross_entropy(x, w, t, **wrong)
+    with pytest.raises(ValueError, match="targets"):
+        linear_cross_entropy(x, w, t[1:])
 
 
 # --- on a GPU ---

@@ -106,7 +106,9 @@ def _plans(circuit: Circuit, batch: int) -> list[ForwardPlan] | None:
     addresses = tuple(address for address, _ in version)
     if kept is None or kept.addresses != addresses:
         bernoulli = circuit.inputs.family == "bernoulli"
-        table = torch.empty((*circuit.inputs.shape, 2), device=circuit.device) if bernoulli else None
+        table = None
+        if bernoulli:
+            table = torch.empty((*circuit.inputs.shape, 2), dtype=torch.float32, device=circuit.device)
         device = circuit.root_weight.get_device()
         products = range(len(circuit.graph.root))
         plans = [ForwardPlan(layout_of(circuit, table, p), batch, device) for p in products]
@@ -140,7 +142,7 @@ def log_prob(circuit: Circuit, x: Tensor) -> Tensor | None:
     plans = _plans(circuit, max(1, min(part, x.shape[0])))
     if plans is None:
         return None
-    out = torch.empty((len(plans), x.shape[0]), device=x.device)
+    out = torch.empty((len(plans), x.shape[0]), dtype=torch.float32, device=x.device)
     for start in range(0, x.shape[0], part):
         for plan, ll in zip(plans, out, strict=True):
             plan.run(x[start : start + part], ll[start : start + part])
@@ -155,7 +157,7 @@ def values(circuit: Circuit, x: Tensor) -> tuple[Tensor, Tensor] | None:
     if plans is None:
         return None
     k, n = circuit.n_units, circuit.n_regions
-    out = torch.full((n, k, x.shape[0]), torch.nan, device=x.device)
+    out = torch.full((n, k, x.shape[0]), torch.nan, dtype=torch.float32, device=x.device)
     roots = []
     for product, plan in enumerate(plans):
         roots.append(plan.run(x, keep_all=True))

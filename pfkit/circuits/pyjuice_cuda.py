@@ -100,7 +100,9 @@ class CudaEngine:
         while len(self._recordings) >= _RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         x = torch.empty(batch, self.tables.num_variables, dtype=dtype, device=device)
-        recording = self._recordings[key] = _Recording(x, torch.empty(batch, device=device))
+        recording = self._recordings[key] = _Recording(
+            x, torch.empty(batch, dtype=torch.float32, device=device)
+        )
         return recording
 
     def _record(self, recording: _Recording) -> None:
@@ -144,7 +146,7 @@ class CudaEngine:
         source, strides = self.params, (1, units)  # stored child by child
         if None in starts:
             index = torch.cat([torch.as_tensor(region.weight_index()).flatten() for region in sums])
-            source = torch.empty(index.numel(), device=self.params.device)
+            source = torch.empty(index.numel(), dtype=torch.float32, device=self.params.device)
             self._gathered = index.to(self.params.device), source
             starts = [i * units * units for i in range(len(sums))]
         weights = [source.data_ptr() + 4 * int(start or 0) for start in starts]

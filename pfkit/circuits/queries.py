@@ -64,8 +64,9 @@ def _evidence(circuit: Circuit, n: int, given: Any) -> Tensor:
     if n < 0:
         raise ValueError(f"n must be >= 0, got {n}")
     if given is None:
-        missing = math.nan if circuit.inputs.family == "gaussian" else -1
-        return circuit.data(torch.full((n, circuit.n_variables), missing, device=circuit.device))
+        gaussian = circuit.inputs.family == "gaussian"
+        missing, dtype = (math.nan, circuit.dtype) if gaussian else (-1, torch.int64)
+        return circuit.data(torch.full((n, circuit.n_variables), missing, dtype=dtype, device=circuit.device))
     t = as_tensor(given, "given")
     if t.dim() == 1:
         if t.shape[0] != circuit.n_variables:

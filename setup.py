@@ -7,6 +7,7 @@ PFKIT_PORTABLE_U128=1 builds with the 128-bit twin that compilers without __int1
 
 import os
 import platform
+import runpy
 import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 CPU = Path("pfkit_ext/cpu")
+SOURCES = runpy.run_path("pfkit_ext/sources.py")["digest"](Path("pfkit_ext"))
 X86 = {
     "portable": [],
     "avx2": ["-mavx2", "-mfma", "-mbmi2"],
@@ -91,7 +93,7 @@ class BuildExt(build_ext):
         )
         ext.extra_objects = objects
         ext.depends = depends
-        ext.define_macros += define
+        ext.define_macros += [*define, ("PF_SOURCES", f'"{SOURCES}"')]
         # the wrapper only checks and calls: optimising it hard takes a minute and gains nothing
         ext.extra_compile_args = flags if msvc else [*flags, "-O1"]
         ext.extra_link_args = link + ([] if sys.platform == "win32" else ["-lm", "-lpthread"])

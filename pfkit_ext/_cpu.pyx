@@ -10,3 +10,14 @@ include "resample.pxi"
 include "moments.pxi"
 include "random.pxi"
 include "step.pxi"
+
+cdef extern from *:
+    """
+    #if !defined(PF_SOURCES)
+    #define PF_SOURCES ""
+    #endif
+    """
+    const char *PF_SOURCES
+
+#: What sources.digest said of the Cython sources when this was built.
+SOURCES = (<bytes>PF_SOURCES).decode()

@@ -491,7 +491,8 @@ def main(arguments: list[str] | None = None) -> None:
         result["filters"] = []
         measure(args, result["filters"], lambda: write(args.out / "bench_filter.json", result))
         result["numba_health"] = numba_health(result["filters"])
-        print("numba loop:", result["numba_health"])
+        if result["numba_health"]:
+            print("numba loop:", result["numba_health"])
         name = "bench_filter"
         try:
             picture(result["filters"], args.out / f"{name}.png")

@@ -23,17 +23,18 @@ def apply_matrix(a: Array, x: Array) -> Array:
         return float(a[0, 0]) * x
     out = np.empty((m, *x.shape[:-1]))
     for i in range(m):
+        row = out[i, ...]  # an array also where x is one state
         terms = [j for j in range(d) if a[i, j] != 0.0]
         if not terms:
-            out[i] = 0.0
+            row[...] = 0.0
         for j in terms:
             coefficient = float(a[i, j])
             if j == terms[0]:
-                np.multiply(x[..., j], coefficient, out=out[i])
+                np.multiply(x[..., j], coefficient, out=row)
             elif coefficient == 1.0:
-                out[i] += x[..., j]
+                row += x[..., j]
             else:
-                out[i] += coefficient * x[..., j]
+                row += coefficient * x[..., j]
     return np.moveaxis(out, 0, -1)
 
 

@@ -53,6 +53,15 @@ def test_densities_are_those_of_scipy():
         assert model.log_predictive(y, x_prev, 1)[i] == pytest.approx(expected, rel=1e-12)
 
 
+def test_densities_of_one_state_are_those_of_an_array_of_one():
+    model, (x_prev, x) = four(), four().initial(2, rng())
+    y = np.array([0.3, -0.7])
+    assert model.log_likelihood(y, x, 1) == model.log_likelihood(y, x[None], 1)[0]
+    assert model.log_transition(x, x_prev, 1) == model.log_transition(x[None], x_prev[None], 1)[0]
+    assert model.log_transition(x[None], x_prev, 1).shape == (1,)
+    assert model.log_predictive(y, x_prev, 1) == model.log_predictive(y, x_prev[None], 1)[0]
+
+
 def test_draws_have_the_moments_of_the_law():
     model, n = four(), 200_000
     x0 = model.initial(n, rng())

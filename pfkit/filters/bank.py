@@ -13,6 +13,7 @@ filters run in one C call, spread over ``n_threads`` threads; which thread runs 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -150,6 +151,8 @@ class FilterBank:
         self._make_room(len(state["filters"]))
         self.filters = [self._house(pf._twin(), b) for b, pf in enumerate(state["filters"])]
         for pf in self.filters:
+            # an engine and open streams have room of their own, which a shallow copy must not share
+            pf._engine, pf._streams = copy(pf._engine), Streams(pf._streams.key)
             if pf._x is not None:
                 pf._x, pf._x_next = pf._x.copy(), np.empty_like(pf._x)
             pf._ints = None if pf._ints is None else pf._ints.copy()

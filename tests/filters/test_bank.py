@@ -98,6 +98,19 @@ def test_copies_go_on_by_themselves(copied, seen, lse):
         assert not np.array_equal(getattr(other, name), getattr(bank, name))
 
 
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy])
+def test_a_member_shares_no_room_with_its_copy(copied):
+    model = LocalLevel(1.0, 0.2)
+    whole = FilterBank(model, 100, n_filters=2, rng=4, lse="int", ess_threshold=1.0).filters[0].run(Y)
+    bank = FilterBank(model, 100, n_filters=2, rng=4, lse="int", ess_threshold=1.0)
+    bank.filters[0].run(Y[:8])
+    other = copied(bank)
+    other.filters[0].run(Y[:3] + 1.0)  # ends with other integer weights, by which the next step resamples
+    rest = bank.filters[0].run(Y[8:])
+    np.testing.assert_array_equal(rest.increment, whole.increment[8:])
+    np.testing.assert_array_equal(rest.n_unique, whole.n_unique[8:])
+
+
 class Skew(LocalLevel):
     """Its first particles take NumPy's own generator too, and leave it in the middle of a word."""
 

@@ -16,6 +16,8 @@ __all__ = [
 
 def count(name: str, value: Any, least: int = 1) -> int:
     """``value`` as an int >= ``least``; TypeError or ValueError otherwise."""
+    if type(value) is int and value >= least:
+        return value
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an int >= {least}, not {value!r}")
     if value < least:
@@ -43,15 +45,20 @@ def input_dim(model: Any) -> int:
 def angle_dims(model: Any) -> tuple[int, ...]:
     """Coordinates of a model's state that are angles."""
     value = getattr(model, "angle_dims", None)
-    if value is None:
+    if value is None or type(value) is tuple and not value:
         return ()
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise TypeError(f"a model's angle_dims must be a sequence of ints, not {value!r}")
     return tuple(count("each of a model's angle_dims", k, 0) for k in value)
 
 
+_DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+
+
 def float_dtype(dtype: Any) -> np.dtype:
     """float32 or float64 as a dtype; ValueError otherwise."""
+    if type(dtype) is str and dtype in _DTYPES:
+        return _DTYPES[dtype]
     try:
         result = None if dtype is None else np.dtype(dtype)
     except TypeError:

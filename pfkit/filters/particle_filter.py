@@ -148,8 +148,10 @@ class ParticleFilter:
         # The state. Particles are (d, N), each coordinate contiguous, allocated by the first predict.
         self._x: Any = None
         self._scalar = True
-        self._log_w = np.full(n, -math.log(n), self.dtype)
-        self._w = np.full(n, 1 / n, self.dtype)
+        self._log_w = np.empty(n, self.dtype)
+        self._log_w.fill(-math.log(n))
+        self._w = np.empty(n, self.dtype)
+        self._w.fill(1 / n)
         self._ints: np.ndarray | None = None
         self._ess = float(n)
         self._log_likelihood = 0.0
@@ -605,7 +607,7 @@ class ParticleFilter:
 
 
 def _threshold(value: Any) -> float:
-    if not isinstance(value, (Real, np.bool_)):
+    if type(value) is not float and not isinstance(value, (Real, np.bool_)):
         raise TypeError(f"ess_threshold must be a number >= 0, not {value!r}")
     threshold = float(value)
     if not threshold >= 0:

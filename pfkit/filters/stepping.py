@@ -36,16 +36,16 @@ def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
     method = getattr(model, "compiled", None)
     if method is None:
         return None
-    owners = [_owner(model, name) for name in ("compiled", "transition", "log_likelihood")]
-    if any(owner < owners[0] for owner in owners[1:]):
+    if _overridden(model):
         return None
     found = method()
     if found is None:
         return None
     if not isinstance(found, CompiledModel):
         raise TypeError(f"{model!r}.compiled() must return a CompiledModel or None, not {found!r}")
-    wanted = {"state_dim": getattr(model, "state_dim", None), "input_dim": input_dim(model)}
-    if (found.state_dim, found.input_dim) != tuple(wanted.values()):
+    dims = (getattr(model, "state_dim", None), input_dim(model))
+    if (found.state_dim, found.input_dim) != dims:
+        wanted = dict(zip(("state_dim", "input_dim"), dims, strict=True))
         change = ", ".join(f"{name}={dim}" for name, dim in wanted.items() if getattr(found, name) != dim)
         raise ValueError(
             f"{type(model).__name__}.compiled() returned state_dim {found.state_dim}, "
@@ -56,12 +56,17 @@ def compiled_model(model: Any, dtype: np.dtype) -> CompiledModel | None:
     return found if found.supports(dtype) else None
 
 
-def _owner(model: Any, name: str) -> int:
-    """Where an attribute is defined: -1 on the instance, 0 in its class, 1 in the next of the MRO."""
-    if name in getattr(model, "__dict__", {}):
-        return -1
-    mro = type(model).__mro__
-    return next((k for k, cls in enumerate(mro) if name in cls.__dict__), len(mro))
+def _overridden(model: Any) -> bool:
+    """Whether ``transition`` or ``log_likelihood`` is defined before ``compiled``: on the instance, in its
+    class, in the next of the MRO.
+    """
+    for place in (model, *type(model).__mro__):
+        names = getattr(place, "__dict__", ())
+        if "compiled" in names:
+            return False
+        if "transition" in names or "log_likelihood" in names:
+            return True
+    return False
 
 
 def engine_for(pf: Any) -> Engine | None:
@@ -262,9 +267,7 @@ class Engine:
             self._joint = pf._joint if shared else np.empty(pf.n_particles, pf.dtype)
         if pf._ints is not None and pf._ints is not self._ints:
             self._ints[:] = pf._ints
-        flags = [
-            np.array([v], np.uint8) for v in (pf._resample_next, pf._ints is not None, pf._from_equal, 0, 0)
-        ]
+        flags = np.array((pf._resample_next, pf._ints is not None, pf._from_equal, 0, 0), np.uint8)
         ess = np.array([pf._ess])
         stepper = self.stepper(pf)
         done, failed = stepper.run(
@@ -277,7 +280,7 @@ class Engine:
             pf._ancestors[None],
             self._ints[None],
             pf._time,
-            *flags,
+            *flags[:, None],
             ess,
             y[None],
             None if u is None else u[None],
@@ -293,7 +296,7 @@ class Engine:
         if timed is not None:
             made = int(done[0]) + bool(failed[0])
             self._account(pf, timers, timed, y[begin : begin + made], out.resampled[begin : begin + made])
-        pf._resample_next, has_ints, pf._from_equal, x_swapped, w_swapped = (bool(flag[0]) for flag in flags)
+        pf._resample_next, has_ints, pf._from_equal, x_swapped, w_swapped = map(bool, flags.tolist())
         if x_swapped:
             pf._x, pf._x_next = pf._x_next, pf._x
         if w_swapped:

@@ -57,6 +57,11 @@ def _signature(real: str, transition: bool) -> tuple[re.Pattern, str]:
 
 _NAMES = _cpu.model_names()
 
+#: Ready models made before, which never change: a filter made anew for every short series finds its own
+#: checked already. Few and short ones only: no memory to speak of is held.
+_MADE: dict[Any, CompiledModel] = {}
+_MOST_MADE, _SHORT = 64, 16
+
 #: Where the params of ready models hold lengths.
 _LENGTHS = {"linear": (0, 1), "bearings": (6,), "robot": (7,)}
 
@@ -161,11 +166,23 @@ class CompiledModel:
         """One of pfkit's own, named as in ``pfkit_ext/cpu/models.c``."""
         if name not in _NAMES:
             raise ValueError(f"no ready compiled model {name!r}; there are {', '.join(_NAMES)}")
+        values = np.array(params, np.float64).reshape(-1)
+        dims = (state_dim, noise_dim, observation_dim, input_dim, steps)
+        key = None
+        if values.size <= _SHORT and all(type(dim) is int or dim is None for dim in dims):
+            key = (cls, name, values.tobytes(), dims)  # bytes: 0.0 == -0.0
+            found = _MADE.get(key)
+            if found is not None:
+                return found
         self = cls.__new__(cls)
         self._keep = ()
         self.functions = name
-        self._describe(params, state_dim, noise_dim, observation_dim, input_dim, steps)
+        self._describe(values, *dims)
         self._check_ready(name)
+        if key is not None:
+            if len(_MADE) >= _MOST_MADE:
+                _MADE.clear()
+            _MADE[key] = self
         return self
 
     def _check_ready(self, name: str) -> None:

@@ -1,5 +1,7 @@
 """Keyed random streams."""
 
+import random
+
 import numpy as np
 import pytest
 
@@ -59,6 +61,17 @@ def test_keys():
             seed_key(bad)
     with pytest.raises(ValueError, match="two uint64"):
         Streams(np.zeros(3, np.uint64))
+
+
+def test_an_int_gives_the_key_that_numpys_seed_sequence_gives():
+    rng = random.Random(1)
+    seeds = [0, *(2**k + d for k in (1, 31, 32, 63, 64, 95, 96, 127, 128, 129, 300) for d in (-1, 0, 1))]
+    seeds += [rng.getrandbits(rng.randint(1, 140)) for _ in range(2000)]
+    for seed in seeds:
+        expected = np.random.SeedSequence(seed).generate_state(2, np.uint64)
+        found = seed_key(seed)
+        assert found.dtype == np.uint64 and np.array_equal(found, expected), seed
+    assert np.array_equal(seed_key(np.uint64(2**64 - 1)), seed_key(2**64 - 1))
 
 
 @pytest.mark.parametrize("bits", ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"])

@@ -215,3 +215,19 @@ def test_lengths_among_the_params_of_ready_models_are_checked():
     for steps in (None, 3):
         with pytest.raises(ValueError, match="a path of 2 needs steps"):
             CompiledModel.ready("bearings", params, **{**dims, "steps": steps})
+
+
+def test_a_ready_model_follows_its_params_to_the_last_bit():
+    """Models that were made before are handed out again, but never one of other numbers or dimensions."""
+    made = {}
+    for _ in range(2):
+        for params in ((0.0, 1.0, -0.5), (-0.0, 1.0, -0.5), (0.0, 1.0, -0.25)):
+            for state_dim in (None, 1):
+                c = CompiledModel.ready("local_level", params, state_dim=state_dim)
+                assert c.params.tobytes() == np.array(params).tobytes() and c.state_dim == state_dim
+                made[id(c)] = c
+        with pytest.raises(ValueError, match="state_dim"):
+            CompiledModel.ready("local_level", (0.0, 1.0, -0.5), state_dim=True)
+        with pytest.raises(ValueError, match="noise_dim"):
+            CompiledModel.ready("local_level", (0.0, 1.0, -0.5), state_dim=None, noise_dim=[1])
+    assert len(made) == 6

@@ -18,7 +18,6 @@ comes from which counter.
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -72,48 +71,10 @@ def seed_key(rng: Any) -> np.ndarray:
     if isinstance(rng, (int, np.integer)) and not isinstance(rng, (bool, np.bool_)):
         if rng < 0:
             raise ValueError(f"rng={rng!r}: an integer seed must be >= 0")
-        seed = int(rng)
-        return np.array(_hashed(seed) if seed < 2**128 else _by_numpy(seed), np.uint64)
+        return np.random.SeedSequence(int(rng)).generate_state(2, np.uint64)
     raise TypeError(
         f"rng must be None, an int, a numpy.random.SeedSequence or a numpy.random.Generator, not {rng!r}"
     )
-
-
-def _by_numpy(seed: int) -> np.ndarray:
-    return np.random.SeedSequence(seed).generate_state(2, np.uint64)
-
-
-def _powers(start: int, factor: int, n: int) -> list[tuple[int, int]]:
-    """n pairs of one term and the next of start, start factor, start factor^2, ..., in 32 bits."""
-    terms = [start]
-    for _ in range(n):
-        terms.append(terms[-1] * factor & _LOW)
-    return list(zip(terms, terms[1:], strict=False))
-
-
-_LOW = 0xFFFFFFFF
-_FILL = _powers(0x43B0D7E5, 0x931E8875, 16)
-_ENTER = [(32 * k, *pair) for k, pair in enumerate(_FILL[:4])]
-_MIX = [(*places, *pair) for places, pair in zip(itertools.permutations(range(4), 2), _FILL[4:], strict=True)]
-_LEAVE = _powers(0x8B51F9DD, 0x58F38DED, 4)
-
-
-def _hashed(seed: int) -> tuple[int, int]:
-    """``_by_numpy`` of a seed below 2**128, the same words: a filter of few particles over a short series
-    notices what NumPy's takes, which is made for any entropy and any number of words.
-    """
-    pool = []
-    for shift, a, b in _ENTER:
-        v = ((seed >> shift & _LOW) ^ a) * b & _LOW
-        pool.append(v ^ v >> 16)
-    for source, target, a, b in _MIX:
-        v = (pool[source] ^ a) * b & _LOW
-        v = (0xCA01F9DD * pool[target] - 0x4973F715 * (v ^ v >> 16)) & _LOW
-        pool[target] = v ^ v >> 16
-    for k, (a, b) in enumerate(_LEAVE):
-        v = (pool[k] ^ a) * b & _LOW
-        pool[k] = v ^ v >> 16
-    return pool[0] | pool[1] << 32, pool[2] | pool[3] << 32
 
 
 def stream(key: np.ndarray, step: int, purpose: int) -> PhiloxGenerator:

@@ -38,14 +38,14 @@ share: the loss is then inf, as torch's is).
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
 import torch
 
 from . import linear_ready
+from .arguments import FLOATS, INTEGERS, check_ignore_index, check_number, check_temperature
 from .linear_op import refuse_transforms, rows_of_loss
-from .token import _FLOATS, _INTEGERS, COLDEST, HOTTEST
 
 LEAST_CAP, LARGEST_CAP = 1e-4, 1e4
 
@@ -121,7 +121,8 @@ def linear_cross_entropy(
     loss = linear_ready.rows_of_loss(key, hidden, weight, targets, reduction == "none")
     if loss is not None:
         return _reduced(loss.view(targets.shape), targets, reduction, ignore_index)
-    _numbers(label_smoothing=label_smoothing, z_loss=z_loss)
+    check_number("label_smoothing", label_smoothing)
+    check_number("z_loss", z_loss)
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing must lie in [0, 1], got {label_smoothing!r}")
     if not -math.inf < z_loss < math.inf:  # not math.isfinite: torch.compile may know it as a symbol
@@ -171,9 +172,7 @@ def linear_log_probs(
     loss = linear_ready.rows_of_loss(key, hidden, weight, targets, False)
     if loss is not None:
         return (0 - loss).reshape(targets.shape)
-    _numbers(temperature=temperature)
-    if not COLDEST <= temperature <= HOTTEST:
-        raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
+    check_temperature(temperature)
     loss, _ = _rows(
         hidden, weight, targets, bias, ignore_index, 0.0, softcap, 1 / temperature, 0.0, logits_dtype, memory,
         key,
@@ -188,10 +187,7 @@ def _rows(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """The loss of every row, and the targets as a vector. The next call with `key` is made ready."""
     _check_tensors(hidden, weight, targets, bias)
-    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
-        raise TypeError(f"ignore_index must be an integer, got {ignore_index!r}")
-    if not -(2**63) <= ignore_index < 2**63:
-        raise ValueError(f"ignore_index must fit 64 bits, got {ignore_index!r}")
+    check_ignore_index(ignore_index, optional=False)
     device = hidden.device.type
     if torch.is_autocast_enabled(device) and hidden.dtype != torch.float64:
         # The inputs as a linear layer's; what follows chooses its own types.
@@ -202,9 +198,11 @@ def _rows(
                 z_loss, logits_dtype, memory,
             )  # fmt: skip
     if softcap is not None:
-        _numbers(softcap=softcap)
-    if softcap is not None and not LEAST_CAP <= softcap <= LARGEST_CAP:
-        raise ValueError(f"softcap must be from {LEAST_CAP:g} to {LARGEST_CAP:g}, or None, got {softcap!r}")
+        check_number("softcap", softcap)
+        if not LEAST_CAP <= softcap <= LARGEST_CAP:
+            raise ValueError(
+                f"softcap must be from {LEAST_CAP:g} to {LARGEST_CAP:g}, or None, got {softcap!r}"
+            )
     if logits_dtype is not None and logits_dtype not in (hidden.dtype, torch.float32):
         raise ValueError(f"logits_dtype must be None, torch.float32 or {hidden.dtype}, got {logits_dtype}")
     if logits_dtype == hidden.dtype or hidden.dtype == torch.float64:
@@ -242,12 +240,6 @@ def _reduced(loss: torch.Tensor, targets: torch.Tensor, reduction: str, ignore_i
     return loss.sum() / (targets != ignore_index).sum().clamp_min(1)
 
 
-def _numbers(**named: Any) -> None:
-    for name, x in named.items():
-        if isinstance(x, torch.Tensor) or not isinstance(x, Real):
-            raise TypeError(f"{name} must be a number, got {type(x).__name__}")
-
-
 def _check_tensors(
     hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, bias: torch.Tensor | None
 ) -> None:
@@ -263,11 +255,11 @@ def _check_tensors(
             raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
     if hidden.device.type not in ("cpu", "cuda"):
         raise ValueError(f"hidden must be on the CPU or a CUDA device, got {hidden.device}")
-    if hidden.dtype not in _FLOATS:
+    if hidden.dtype not in FLOATS:
         raise TypeError(f"hidden must be float32, float64, float16 or bfloat16, got {hidden.dtype}")
     if weight.dtype != hidden.dtype:
         raise TypeError(f"weight must have hidden's dtype {hidden.dtype}, got {weight.dtype}")
-    if targets.dtype not in _INTEGERS:
+    if targets.dtype not in INTEGERS:
         raise TypeError(f"targets must be signed integers or uint8, got {targets.dtype}")
     if bias is not None and not bias.dtype.is_floating_point:
         raise TypeError(f"bias must be floating-point, got {bias.dtype}")

@@ -10,19 +10,15 @@ without a tensor of the logits' size: neither a copy, nor a softmax, nor a gradi
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-
 import torch
 
 from . import token_cpu, token_op
+from .arguments import FLOATS, INTEGERS, check_ignore_index, check_temperature
 from .token_terms import Terms
 
 _Tensor = torch.Tensor
-_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 KERNELS = ("fuse", "int", "int-pairwise", "fuse16", "int16")
 CUDA_ONLY = ("fuse16", "int16")
-COLDEST, HOTTEST = 1e-30, 1e30
 
 
 def token_log_probs(
@@ -151,9 +147,9 @@ def _check(
             raise TypeError(f"{name} must be a torch.Tensor, got {type(x).__name__}")
         if x.layout != torch.strided:
             raise TypeError(f"{name} must be a dense tensor, got layout {x.layout}")
-    if logits.dtype not in _FLOATS:
+    if logits.dtype not in FLOATS:
         raise TypeError(f"logits must be float32, float64, float16 or bfloat16, got {logits.dtype}")
-    if tokens.dtype not in _INTEGERS:
+    if tokens.dtype not in INTEGERS:
         raise TypeError(f"tokens must be integer ids, got {tokens.dtype}")
     if logits.dim() == 0:
         raise ValueError("logits must have a last dimension, the vocabulary; got a scalar")
@@ -169,16 +165,8 @@ def _check(
         raise ValueError(f"logits must be on the CPU or a CUDA device, got {logits.device}")
     if logits.shape[-1] == 0:
         raise ValueError(f"the vocabulary is empty: logits have shape {tuple(logits.shape)}")
-    if isinstance(temperature, torch.Tensor) or not isinstance(temperature, Real):
-        raise TypeError(f"temperature must be a number, got {type(temperature).__name__}")
-    if not COLDEST <= temperature <= HOTTEST:
-        raise ValueError(f"temperature must be from {COLDEST:g} to {HOTTEST:g}, got {temperature!r}")
-    if ignore_index is not None and (
-        isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral)
-    ):
-        raise TypeError(f"ignore_index must be an integer or None, got {ignore_index!r}")
-    if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
-        raise ValueError(f"ignore_index must fit 64 bits, got {ignore_index!r}")
+    check_temperature(temperature)
+    check_ignore_index(ignore_index, optional=True)
     if lse not in KERNELS:
         raise ValueError(f"unknown lse {lse!r}; accepted: {', '.join(KERNELS)}")
     if lse in CUDA_ONLY and logits.device.type == "cpu":

@@ -94,11 +94,12 @@ class EM:
         check_positive("pseudocount", pseudocount, zero=True)
         if input_pseudocount is not None:
             check_positive("input_pseudocount", input_pseudocount, zero=True)
+        most = max(pseudocount, input_pseudocount or 0.0)
         if n_rows is not None:
             check_positive("n_rows", n_rows)
-            if max(pseudocount, input_pseudocount or 0.0) / n_rows > MOST_PSEUDOCOUNT:
+            if most / n_rows > MOST_PSEUDOCOUNT:
                 raise ValueError(f"a pseudocount over n_rows must be at most {MOST_PSEUDOCOUNT:g}")
-        if (most := max(pseudocount, input_pseudocount or 0.0)) > MOST_PSEUDOCOUNT:
+        if most > MOST_PSEUDOCOUNT:
             raise ValueError(f"a pseudocount must be at most {MOST_PSEUDOCOUNT:g}, got {most!r}")
         check_positive("min_sd", min_sd)
         self.circuit = circuit

@@ -1,6 +1,8 @@
 // The forward pass of a probabilistic circuit: one launch walks all of its sum regions.
 //
 // A region r has K units; its values for a column (an instance of the batch) b are
+//     v[j] = sum over children c of y_c[j] + sum over inputs i of table_i[x_i][j]   (a product of units)
+//     y[k] = log2 sum_j W[k, j] 2^(v[j] - m),   m = max_j v[j]                      (a weighted sum)
 // Logarithms have base 2. y is relative: the maxima of a region and of everything below it are kept apart, as
 // one float64 a column, so y stays small and keeps its digits however long the circuit is.
 //

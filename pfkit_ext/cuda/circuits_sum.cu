@@ -4,6 +4,11 @@
 // A block computes ROWS outputs of one region for COLUMNS columns. It finds the largest x of each column and
 // the largest weight of each of its rows first, so all terms are relative to both and none is above 0; a
 // thread then walks j for EACH outputs of one column. PFKIT_MODE says how terms are added:
+//   0 "fuse"          2^t in float32, one exponential a term
+//   1 "int"           the integer weights and sums of integer.cuh, relative to the largest term itself
+//   2 "int-pairwise"  distances in Q16.16 octaves, pairs, eight terms a tree, trees one after the other
+//   3 "fuse16"        float16 terms, two exponentials at once, float16 sums of eight, float32 beyond
+//   4 "int16"         trees of Q10.6 distances, joined in Q16.16
 // The maxima stay float32 in every mode.
 #define PFKIT_DTYPE 0
 #include "common.cuh"
